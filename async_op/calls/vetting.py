@@ -19,7 +19,16 @@ _AN_OUTPUT = "an output"
 
 
 class Vet(Protocol):
-    """Refuses values. Only one thread may use it."""
+    """Refuses values. Only one thread may use it.
+
+    Attributes
+    ----------
+    are_decoded : bool
+        Whether decoders of this package have made the values, of text, bytes, numbers, times, lists, dicts and None. Of
+        these, the collector of garbage knows all that can change, so a dict that it does not know can be copied alone.
+    """
+
+    are_decoded: bool
 
     def error_of(self, value: Any) -> Exception | None:
         """Return why a value is refused; usually None."""
@@ -33,6 +42,9 @@ class Vet(Protocol):
 class Unreadable:
     """Refuses values that could not be read or stored; all others are known to be storable, as Spark's rows are."""
 
+    def __init__(self, *, are_decoded: bool = False) -> None:
+        self.are_decoded = are_decoded
+
     def error_of(self, value: Any) -> Exception | None:
         """Return why a value is refused."""
         return _refusal(value) if type(value) is RefusedValue else None
@@ -45,7 +57,8 @@ class Unreadable:
 class Unstorable:
     """Refuses values that no snapshot can hold."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, are_decoded: bool = False) -> None:
+        self.are_decoded = are_decoded
         self._check = StorableCheck("the value of an element")
 
     def error_of(self, value: Any) -> Exception | None:

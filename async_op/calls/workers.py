@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import Context
+from gc import is_tracked
 from typing import Any, Protocol
 
 from async_op.calls.checked_outputs import OutputChecks
@@ -29,6 +30,9 @@ for the first worker to make all calls that return at once."""
 
 _MEASURED_EVERY = 16
 """A worker measures only every 16th of its calls: reading the clock twice costs as much as queueing."""
+
+_TELLS_MUTABLE = not is_tracked({})
+"""Whether the collector of garbage leaves dicts alone that can be in no cycle: no longer from Python 3.14 on."""
 
 _MEASURED_MAX = 64
 """After this many measured calls, a worker lets other tasks run, in case all of its calls returned at once."""
@@ -88,6 +92,8 @@ class Workers:
         `outcomes` has to see every call.
     turn : Turn
         Says when calls that block have kept the event loop for too long.
+    are_decoded : bool
+        Whether decoders of this package have made the elements; see `Vet`.
 
     Attributes
     ----------
@@ -102,6 +108,7 @@ class Workers:
         "_received",
         "_running",
         "_waking",
+        "are_decoded",
         "checks",
         "completed",
         "contexts",
@@ -129,6 +136,8 @@ class Workers:
         checks: OutputChecks,
         completed: Callable[[Entry], None] | None,
         turn: Turn,
+        *,
+        are_decoded: bool,
     ) -> None:
         self.invoke = invoke
         self.fallback = fallback
@@ -140,6 +149,7 @@ class Workers:
         self.checks = checks
         self.completed = completed
         self.turn = turn
+        self.are_decoded = are_decoded and _TELLS_MUTABLE
         self.todo = deque[Entry]()
         self._feed: ElementFeed | None = None
         self.stopped = False
@@ -345,19 +355,16 @@ class Worker:
         """Return whether the operator has cancelled a call; if its function awaited what was cancelled, it failed."""
         return isinstance(error, asyncio.CancelledError) and entry.call is self and self.task.cancelling() > 0
 
-    async def _work(self, pool: Workers, context: Context, unmeasured: int) -> None:
+    async def _work(self, pool: Workers, context: Context, unmeasured: int, outputs: Any = ()) -> None:
         """Make calls until there are too many workers. Only the result of an entry's current invocation counts.
 
         Calls run in the context of the task: to step each in one of its own costs 0.35 µs, to compare two contexts a
         thirtieth of that, as long as no variable was set. A call that leaves one set is the last one of its worker.
-        Most elements and outputs have the types of the call before, and comparing with one type takes a third of the
-        time of a set lookup. So `shared` remembers the last immutable type of an element, `form` the type of the last
-        outputs, and `kind` the type of the single output in them. Anything else goes through `own_copy` and `checks`;
-        only flat dicts are copied here, because calling a function would cost as much as the copy.
+        Comparing with the last type takes a third of a set lookup: `shared` is the type of an element, `form` of the
+        outputs, `kind` of their only one. Only flat dicts are copied without a call, which would cost as much.
         """
         todo, scope, invoke, completed, unchanged = pool.todo, pool.scope, pool.invoke, pool.completed, context.copy()
-        outputs: Any = []
-        checks, shared, form, kind, turn = pool.checks, int, type(outputs), None, pool.turn
+        checks, shared, form, kind, turn, decoded = pool.checks, int, type(outputs), None, pool.turn, pool.are_decoded
         pool.woken()
         try:
             while True:
@@ -369,7 +376,9 @@ class Worker:
                 invocation.entry, invocation.scope, invocation.handles = entry, scope, None
                 try:
                     if type(value) is not shared:
-                        if type(value) is dict and are_immutable(map(type, value.values())):
+                        if type(value) is dict and (
+                            (decoded and not is_tracked(value)) or are_immutable(map(type, value.values()))
+                        ):
                             value = value.copy()
                         elif type(value) in UNCHANGING:
                             shared = type(value)

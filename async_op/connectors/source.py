@@ -95,6 +95,9 @@ class Source(ABC, Generic[T]):
         How often `open`, `partitions` and `read` are retried after a transient error (a broken or refused
         connection, a timeout, a busy storage) or that the policy's `retry_on` names: by default for about 75 seconds.
         After an error of `read`, the job reads again from the last position. None tries once.
+    is_decoded : bool
+        Whether all values consist of text, bytes, numbers, times, None, lists and dicts alone. Then calls get copies of
+        flat dicts without a look at the type of each value in them. False unless a subclass says otherwise.
     origin : str
         What the positions belong to, such as a topic. A job does not use positions that were stored for another origin,
         because ids of partitions may be the same there: it raises `InputReplaced`. "" unless a subclass says otherwise.
@@ -116,6 +119,7 @@ class Source(ABC, Generic[T]):
     """
 
     bounded: bool = False
+    is_decoded: bool = False
     on_error: OnError = "fail"
     retry: RetryPolicy | None = RETRY
     origin: str = ""

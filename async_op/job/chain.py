@@ -68,6 +68,8 @@ class Plan:
         The first part of all idempotency keys.
     value_types : mapping of str to (pyarrow.DataType or None)
         The type of the values that come into each step, if it is declared.
+    are_decoded : bool
+        Whether the source has decoded its values itself; see `Source`.
     """
 
     steps: Mapping[str, OperatorOptions]
@@ -76,6 +78,7 @@ class Plan:
     limits: Mapping[str, SharedLimits]
     lineage: str
     value_types: Mapping[str, pa.DataType | None]
+    are_decoded: bool
 
     @classmethod
     def of(
@@ -86,6 +89,8 @@ class Plan:
         lineage: str,
         bury: Callable[[str, DeadLetter], None],
         share: Share = WHOLE,
+        *,
+        are_decoded: bool,
     ) -> Plan:
         """Return the plan of a job for the running event loop; `bury` gets the name of a step and its dead letters.
 
@@ -110,6 +115,7 @@ class Plan:
             limits=limits,
             lineage=lineage,
             value_types={name: step.value_type for name, step in steps.items()},
+            are_decoded=are_decoded,
         )
 
     @property
@@ -232,7 +238,7 @@ class Chain:
             identity=Identity(self._plan.lineage, name),
             element_types=ElementTypes(value=self._plan.value_types[name]),
             # Later steps get outputs that were checked when their calls returned.
-            vet=Unstorable() if name == self._names[0] else None,
+            vet=Unstorable(are_decoded=self._plan.are_decoded) if name == self._names[0] else None,
         )
         operator = StepOperator(options, place, receiver, merge, self._on_failure)
         subtask = StepSubtask(operator, self._inlets[name][index], receiver, self._clock)

@@ -462,7 +462,8 @@ class Job:
                 letter = replace(letter, idempotency_key=Identity(lineage, SOURCE).key_of(letter.idempotency_key))
             collector.bury(row_of(letter, step))
 
-        plan = Plan.of(self._steps, self._hash, max_parallelism, lineage, bury)
+        are_decoded = self._source.is_decoded
+        plan = Plan.of(self._steps, self._hash, max_parallelism, lineage, bury, are_decoded=are_decoded)
         setting = Setting(
             job_id=self._store.operator_id,
             source=self._source,

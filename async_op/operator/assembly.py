@@ -46,7 +46,6 @@ from async_op.resilience.lending import Allowance
 from async_op.runtime import Runtime
 from async_op.statistics import LatencyHistogram, ObservedLatency, Times
 from async_op.threads.loop_mailbox import LoopMailbox
-from async_op.threads.watchdog import Turn
 from async_op.timers.backoff import Backoff
 from async_op.timers.deadlines import Deadlines
 from async_op.timers.service import RestoredTimers, TimerGate, TimerService
@@ -159,7 +158,7 @@ class Parts:
         )
         self.mailbox = LoopMailbox(clock)
         self.calls = calls_of(function, self.mailbox)
-        self.workers = self._make_workers(options, around.lifecycle.turn)
+        self.workers = self._make_workers(options, around)
         self.batches = self._make_batches(function, options.capacity, around)
         self.loading = self._make_loading(around)
         self.dispatch = Dispatch(
@@ -265,7 +264,7 @@ class Parts:
             return TimerGate(self.timers)
         return KeyGate() if options.states or options.mode == "key_ordered" else None
 
-    def _make_workers(self, options: OperatorOptions, turn: Turn) -> Workers:
+    def _make_workers(self, options: OperatorOptions, around: Surroundings) -> Workers:
         function, limits = options.function, self.limits
         invoke = with_timers(function.on_timer, self.calls.invoke) if function.has_timers else self.calls.invoke
         if limits is not None:
@@ -280,7 +279,8 @@ class Parts:
             self.completion,
             checks_of(function),
             self._shortcut(options),
-            turn,
+            around.lifecycle.turn,
+            are_decoded=around.vet is not None and around.vet.are_decoded,
         )
 
     def _shortcut(self, options: OperatorOptions) -> Callable[[Entry], None] | None:

@@ -50,7 +50,7 @@ class ChildSpec:
         Which child it is, counted from 1, and how many there are.
     steps : mapping of str to Step
         The steps of the job.
-    hash, max_parallelism, lineage
+    hash, max_parallelism, lineage, are_decoded
         As for `Plan`.
     """
 
@@ -60,6 +60,7 @@ class ChildSpec:
     hash: str
     max_parallelism: int
     lineage: str
+    are_decoded: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +123,13 @@ class ChildLoop:
         self._collector = Collector(spec.count)
         self._collector.on_change(self._notice_full)
         self._plan = Plan.of(
-            spec.steps, spec.hash, spec.max_parallelism, spec.lineage, self._bury, (spec.number - 1, spec.count)
+            spec.steps,
+            spec.hash,
+            spec.max_parallelism,
+            spec.lineage,
+            self._bury,
+            (spec.number - 1, spec.count),
+            are_decoded=spec.are_decoded,
         )
         self._link: wire.Link | None = None
         self._sender = Sender(spec.number, lambda _: self._connected)

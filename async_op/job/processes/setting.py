@@ -60,5 +60,6 @@ def children_of(plan: Plan, steps: Mapping[str, Step], count: int) -> Children:
         hash=plan.hash,
         max_parallelism=plan.max_parallelism,
         lineage=plan.lineage,
+        are_decoded=plan.are_decoded,
     )
     return Children(spec, spawn.launch)

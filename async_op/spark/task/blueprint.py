@@ -97,7 +97,7 @@ class EpochBlueprint:
             max_parallelism=self.max_parallelism,
             identity=self.identity,
             element_types=self._element_types,
-            vet=Unreadable(),
+            vet=Unreadable(are_decoded=True),
         )
         return RowOperator.of(replace(self.options, function=function), output, place=place)
 

@@ -58,4 +58,4 @@ class PartitionTask:
     def make_operator(self, output: Callable[[Record | Watermark], object]) -> AsyncWaitOperator:
         """Return the operator for one partition."""
         options = replace(self.options, function=self.elements.function(), capacity=self.elements.capacity)
-        return AsyncWaitOperator.of(options, output, place=Place(vet=Unreadable()))
+        return AsyncWaitOperator.of(options, output, place=Place(vet=Unreadable(are_decoded=True)))
