@@ -50,7 +50,7 @@ from .job.progress import JobProgress
 from .job.step import Step
 from .letter_rows import LetterWithoutValue, letter_key, letter_value
 from .operator.operator import AsyncWaitOperator
-from .plain import function
+from .plain_functions import function
 from .rate_headers import seconds_to_wait
 from .resilience import AdaptiveConcurrency, Budget, Cache, CircuitBreaker, RateLimit, Resilience, SingleFlight
 from .restarts import RestartPolicy
@@ -58,7 +58,7 @@ from .retention import Retention
 from .retry import ExponentialBackoffRetry, FixedDelayRetry, RetryPolicy
 from .runtime import Runtime
 from .serving.errors import AddressUnavailable
-from .sharing import Shared, shared
+from .shared_resources import Shared, shared
 from .statistics import Latency, OperatorStatistics, ResilienceStatistics
 from .stream.stream import AsyncDataStream
 from .streamed_answers import joined_answer

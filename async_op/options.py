@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from async_op.dead_letters import DeadLetter, OnError
 from async_op.functions import Function
-from async_op.plain import name_of
+from async_op.plain_functions import name_of
 from async_op.resilience import Resilience
 from async_op.retry import RetryPolicy
 from keygroups.arguments import check_callable, check_choice, check_integer

@@ -16,7 +16,7 @@ from async_op.hosting import messages as say
 from async_op.hosting.blueprint import HostSettings
 from async_op.hosting.feeder import Feeder, Waiting
 from async_op.hosting.thread import HostThread
-from async_op.identity import Identity
+from async_op.idempotency_keys import Identity
 from async_op.options import OperatorOptions
 from async_op.spark.rows.arrow_outputs import OutputWriter
 from async_op.spark.task.blueprint import EpochBlueprint

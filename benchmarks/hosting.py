@@ -34,12 +34,12 @@ from async_op.hosting.blueprint import HostSettings
 from async_op.hosting.process.launch import launch
 from async_op.hosting.process.places import place_of
 from async_op.hosting.process.resident import Instructions
-from async_op.identity import Identity
+from async_op.idempotency_keys import Identity
 from async_op.options import OperatorOptions
-from async_op.plain import as_function
+from async_op.plain_functions import as_function
 from async_op.spark import AsyncPipeline
 from async_op.spark.task.blueprint import EpochBlueprint
-from async_op.spark.task.ways import MODULES
+from async_op.spark.task.host_access import MODULES
 from benchmarks import _epochs
 from benchmarks._epochs import LARGE, SMALL, batch_milliseconds, pipeline_batches, write_state
 from benchmarks._session import session

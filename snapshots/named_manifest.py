@@ -9,8 +9,8 @@ from keygroups.ranges import KeyGroupRange
 from snapshots.errors import SnapshotNotFound
 from snapshots.filesystem import Folder
 from snapshots.format.file_lists import held_lists
-from snapshots.format.head import Head
 from snapshots.format.manifest import FileList, ListInfo, Manifest
+from snapshots.format.manifest_head import Head
 from snapshots.versions import load_head, with_lists
 
 

@@ -13,16 +13,16 @@ from keygroups.ttl import wall_time
 from snapshots.commit.claim import Claim, take_over
 from snapshots.commit.pending import PendingSnapshot, write_and_commit
 from snapshots.filesystem import Folder, divided, open_folder, uri_text
+from snapshots.folder_hints import newest_or_empty, not_found, warn_of_others
 from snapshots.format.subtask import SubtaskSnapshot
 from snapshots.observing import observed_rescale
 from snapshots.restore.snapshot import Snapshot, newest_snapshot
-from snapshots.surroundings import newest_or_empty, not_found, warn_of_others
 from snapshots.upkeep.bootstrap import bootstrap, copy_snapshot
 from snapshots.upkeep.compaction import compact
 from snapshots.upkeep.edit import Editor
-from snapshots.upkeep.engines import Engine, Progress, engine_named
 from snapshots.upkeep.retention import KEEP_LAST, MIN_AGE_SECONDS, GarbageReport, Pins, collect_garbage
 from snapshots.upkeep.rewrite import repartition
+from snapshots.upkeep.rewrite_engines import Engine, Progress, engine_named
 from snapshots.upkeep.user_rows import Rows
 from snapshots.upkeep.verify import VerifyReport, verify_version
 from snapshots.versions import committed_versions, load_requested, newest_version

@@ -18,7 +18,6 @@ from snapshots.errors import FolderMoved, ManifestMissing, SnapshotCorrupted, Sn
 from snapshots.filesystem import Folder
 from snapshots.filesystem.errors import PathObstructed
 from snapshots.format.file_lists import read_lists
-from snapshots.format.head import Head
 from snapshots.format.manifest import (
     MANIFEST_BYTES_MAX,
     ListInfo,
@@ -27,6 +26,7 @@ from snapshots.format.manifest import (
     manifest_name,
     version_name,
 )
+from snapshots.format.manifest_head import Head
 
 HINT = "latest"
 PROBES_MAX = 8

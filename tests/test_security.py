@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from snapshots import SnapshotCorrupted, SnapshotStore
-from snapshots.format.head import Head
+from snapshots.format.manifest_head import Head
 from snapshots.format.manifest_schema import CHANNELS_MAX, FILES_MAX
 from snapshots.format.sealing import canonical, sealed
 from tests.snapshots.format.golden import generate
@@ -31,14 +31,14 @@ UNPICKLE: dict[str, str] = {
     "async_op/job/processes/__main__.py": "standard input, from the process that started this one",
     "async_op/job/processes/child.py": "messages of the parent, over a pair of sockets",
     "async_op/job/processes/spawn.py": "makes pickles, loads none",
-    "async_op/job/processes/spread.py": "makes pickles, loads none",
+    "async_op/job/processes/spread_chain.py": "makes pickles, loads none",
     "async_op/job/processes/wire.py": "messages of processes of this run, over pairs of sockets",
     "async_op/spark/bounded/storing.py": "the result of a job of its own",
     "async_op/spark/task/blueprint.py": "what the driver sent with its task, or a feeder with the secret",
     "async_op/spark/task/epoch_task.py": "what the driver sent with its task",
     "async_op/spark/task/pickling.py": "makes pickles, loads none",
     "async_op/spark/task/report.py": "the result of a job of its own",
-    "async_op/spark/task/ways.py": "what the driver sent with its task",
+    "async_op/spark/task/host_access.py": "what the driver sent with its task",
     "async_op/spark/worker_python.py": "the function of the driver, in a task of its own",
     "snapshots/testing/contract.py": "a test of users' storages: its own pickle of a folder",
 }

@@ -34,7 +34,7 @@ FUNCTION_LINES_MAX = 50
 CLOCK_USERS: dict[str, str] = {
     "async_op/metrics/opentelemetry.py": "a span has the time of day at which it began",
     "async_op/spark/connect/query.py": "a client looks again and again at what the process beside the server wrote",
-    "async_op/spark/restarting.py": "the thread of the caller waits before a restart; tests replace the wait",
+    "async_op/spark/restarts.py": "the thread of the caller waits before a restart; tests replace the wait",
     "async_op/threads/wait_strategies.py": "sleep(0) lets other threads run: the progressive wait's second level",
     "keygroups/ttl.py": "the system's processing time, for operators and backends without another clock",
 }

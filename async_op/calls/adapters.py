@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from contextvars import copy_context
 from typing import Any, Protocol
 
-from async_op.calls.handover import HandedOverContext
+from async_op.calls.thread_access import HandedOverContext
 from async_op.context import InvocationContext, Invoke
 from async_op.functions import (
     AsyncFunction,
@@ -17,7 +17,7 @@ from async_op.functions import (
     ResultFuture,
 )
 from async_op.outputs import checked
-from async_op.threads.beside import beside
+from async_op.threads.blocking_work import beside
 from async_op.threads.loop_mailbox import LoopMailbox
 from keygroups.state.timers import Timer
 

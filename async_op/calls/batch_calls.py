@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import cached_property
+from operator import itemgetter
 from typing import Any, Protocol, overload
 
-from async_op.calls.batch_call import BatchCall, count_elements
-from async_op.calls.isolation import CallContexts
+from async_op.calls.isolation import CallContexts, values_of_their_own
 from async_op.calls.workers import Outcomes
 from async_op.cancellation import cancel_all
 from async_op.context import InvocationContext, Scope
@@ -20,8 +20,11 @@ from async_op.in_flight.queues import ElementQueue
 from async_op.outputs import are_plain, are_single, checked, one_for_each
 from async_op.resilience import Limits
 from async_op.retry import seconds_asked
+from async_op.spending import Spending
 from async_op.statistics import LatencyHistogram
 from async_op.threads.watchdog import Turn
+
+_value_of = itemgetter(0)
 
 
 class BatchOutcomes(Outcomes, Protocol):
@@ -30,6 +33,91 @@ class BatchOutcomes(Outcomes, Protocol):
     def complete_block(self, block: Block, outputs: Sequence[Sequence[Any]]) -> bool:
         """Take the outputs of a whole block; returns False if each element has to be handled separately."""
         ...
+
+
+class BatchCall:
+    """One call for many elements, in its own task.
+
+    Attributes
+    ----------
+    contexts : dict of Block to list of InvocationContext
+        The contexts of blocks that were split during the call, in the order of their elements.
+    spending : Spending or None
+        What the call has spent, where costs are counted.
+    members : list of (Block or InvocationContext)
+        Blocks and the contexts of entries, in the order of the call's values.
+    task : asyncio.Task
+        The task that makes the call.
+    wanted : int
+        How many elements still need their results.
+    """
+
+    __slots__ = ("_tell_unwanted", "contexts", "members", "spending", "task", "wanted")
+
+    def __init__(
+        self,
+        waiting: Iterable[Entry | Block],
+        scope: Scope,
+        call: Callable[[BatchCall], Coroutine[Any, Any, None]],
+        unwanted: Callable[[int], None],
+        contexts: CallContexts,
+    ) -> None:
+        self._tell_unwanted = unwanted
+        self.members: list[Block | InvocationContext] = []
+        self.contexts: dict[Block, list[InvocationContext]] = {}
+        self.spending: Spending | None = None
+        for member in waiting:
+            if isinstance(member, Block):
+                member.call = self
+                self.members.append(member)
+            else:
+                self.members.append(self.context_of(member, scope))
+        self.wanted: int = len(self)
+        self.task: asyncio.Task[None] = contexts.start(call(self), "keygroups batch")
+
+    def __len__(self) -> int:
+        return sum(map(count_elements, self.members))
+
+    def context_of(self, entry: Entry, scope: Scope) -> InvocationContext:
+        """Begin an invocation for an entry that belongs to this call."""
+        entry.call = self
+        entry.invocation = context = InvocationContext()
+        context.entry, context.scope, context.handles = entry, scope, None
+        return context
+
+    def take_apart(self, block: Block, entries: Iterable[Entry], scope: Scope) -> None:
+        """Begin an invocation for each entry of a block that was split during this call."""
+        self.contexts[block] = [self.context_of(entry, scope) for entry in entries]
+
+    def interrupt(self) -> None:
+        """Stop waiting for the result of one element; cancel the call once no result is wanted."""
+        self.wanted -= 1
+        if not self.wanted:
+            self.task.cancel()
+        self._tell_unwanted(1)
+
+    def end(self) -> None:
+        """Mark the call as ended."""
+        self._tell_unwanted(self.wanted)
+
+    def drop_unwanted(self) -> None:
+        """Drop elements whose time budget ran out while the batch waited for a limit."""
+        if self.wanted == len(self):
+            return
+        members, self.members = self.members, []
+        for member in members:
+            contexts = self.contexts.get(member) if isinstance(member, Block) else [member]
+            if contexts is None:
+                self.members.append(member)
+            else:
+                self.members += [context for context in contexts if context.entry.invocation is context]
+
+    def values(self) -> list[Any]:
+        """Return the values of all members, in order, for a function that may change them."""
+        found: list[Any] = []
+        for member in self.members:
+            found += map(_value_of, member.elements) if isinstance(member, Block) else [member.entry.value]
+        return values_of_their_own(found)
 
 
 class BatchCalls:
@@ -279,3 +367,8 @@ def replace_member(members: list[Entry | Block], block: Block, entries: Iterable
     """Replace a block in a batch by its entries."""
     place = members.index(block)
     members[place : place + 1] = entries
+
+
+def count_elements(member: Block | Entry | InvocationContext) -> int:
+    """Return how many elements a member of a batch stands for."""
+    return len(member) if isinstance(member, Block) else 1

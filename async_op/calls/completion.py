@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from async_op.calls.known import KnownOutputs
+from async_op.calls.known_outputs import KnownOutputs
 from async_op.context import InvocationContext
 from async_op.errors import failure_of, is_failure
 from async_op.in_flight.entries import Block, Entry

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from async_op.calls.batching import Batching
+from async_op.calls.batch_filling import Batching
 from async_op.calls.completion import Completion
-from async_op.calls.loading import Loading
+from async_op.calls.state_loading import Loading
 from async_op.calls.workers import Workers
 from async_op.in_flight.entries import Block, Entry, is_timer
 from async_op.in_flight.key_order import KeyGate

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from async_op.epochs.position import JobPosition, SourcePosition
 from async_op.retention import GarbageCollector, Retention
 from snapshots import Claim, PendingSnapshot, Snapshot, SnapshotStore, SubtaskHandle
-from snapshots.surroundings import newest_or_empty
+from snapshots.folder_hints import newest_or_empty
 
 
 class Coordinator:

@@ -23,7 +23,7 @@ from async_op.hosting.messages import (
     Stop,
 )
 from async_op.hosting.wire.sockets import SocketChannel, connect
-from snapshots.threads import DaemonPool
+from snapshots.daemon_threads import DaemonPool
 
 _log = logging.getLogger(__package__)
 

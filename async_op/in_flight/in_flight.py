@@ -11,7 +11,7 @@ from typing import Any
 
 from async_op.elements import ElementId, Record, Watermark
 from async_op.errors import SnapshotInsideOutput
-from async_op.identity import timer_id
+from async_op.idempotency_keys import timer_id
 from async_op.in_flight.capture import capture
 from async_op.in_flight.deliveries import Deliveries
 from async_op.in_flight.entries import Block, Entry, WatermarkEntry

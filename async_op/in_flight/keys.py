@@ -12,7 +12,7 @@ import numpy as np
 
 from async_op.elements import looked_up
 from async_op.errors import named_element
-from async_op.identity import Identity
+from async_op.idempotency_keys import Identity
 from async_op.in_flight.entries import Entry, is_timer
 from keygroups.codec import pack
 from keygroups.errors import KeyGroupOutOfRange, NullKey, UnstorableValue, UnsupportedKey

@@ -27,7 +27,7 @@ from async_op.connectors.sink import Sink
 from async_op.connectors.source import PartitionId, Reached, Source
 from async_op.elements import Element
 from async_op.job.errors import StreamAlreadyRead
-from async_op.job.items import Items
+from async_op.job.source_items import Items
 from async_op.threads.own_thread import on_own_thread
 from async_op.threads.read_ahead import generator_closed_after, read_ahead
 from keygroups.arguments import is_asynchronous

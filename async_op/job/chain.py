@@ -11,12 +11,12 @@ from typing import Any
 import pyarrow as pa
 
 from async_op.calls.checked_outputs import with_checked_outputs
-from async_op.calls.vetting import StorableOutputs, Unstorable
+from async_op.calls.value_checks import StorableOutputs, Unstorable
 from async_op.clock import LoopClock
 from async_op.dead_letters import DeadLetter
 from async_op.elements import Element
 from async_op.functions import AsyncBatchFunction, AsyncFunction
-from async_op.identity import Identity
+from async_op.idempotency_keys import Identity
 from async_op.job.channels import Inlet, Outlet
 from async_op.job.committing import Contribution, Part
 from async_op.job.operators import Merge, StepOperator, StepSubtask
@@ -28,7 +28,7 @@ from async_op.operator.place import Place
 from async_op.options import OperatorOptions
 from async_op.resilience import SharedLimits
 from async_op.resilience.lending import Allowance
-from async_op.resilience.line import WHOLE, Share
+from async_op.resilience.waiting_line import WHOLE, Share
 from async_op.statistics import ResilienceStatistics
 from snapshots import PendingSnapshot, Snapshot, SubtaskRestore
 from snapshots.format.subtask import ElementTypes

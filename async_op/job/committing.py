@@ -17,8 +17,8 @@ from async_op.job.delivery import CommittedEpoch, tables_in
 from async_op.job.outputs import OUTPUT_SCHEMA, EpochOutputs
 from async_op.retention import Retention
 from snapshots import PendingSnapshot, SnapshotStore, SubtaskHandle, SubtaskSnapshot
+from snapshots.daemon_threads import DaemonPool
 from snapshots.restore.outputs import StoredOutputs
-from snapshots.threads import DaemonPool
 
 _WRITERS = 8
 """How many parts are written at the same time: on remote storage, most of the time is waiting."""

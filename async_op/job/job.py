@@ -21,7 +21,7 @@ from async_op.dead_letters import DeadLetter
 from async_op.durations import check_delay, check_positive_delay
 from async_op.epochs.adoption import check_declared, check_fixed, check_kind, check_steps, warn_of_repartition
 from async_op.epochs.position import JobPosition
-from async_op.identity import Identity
+from async_op.idempotency_keys import Identity
 from async_op.job.adapters import sink_of, source_of
 from async_op.job.cancellation import to_the_end
 from async_op.job.chain import Plan
@@ -30,14 +30,14 @@ from async_op.job.display import shown
 from async_op.job.errors import JobAlreadyRunning, JobInsideEventLoop, JobNotRunning
 from async_op.job.outputs import Collector
 from async_op.job.positions import Positions
-from async_op.job.processes.setting import check_spread, children_of, processes_of
+from async_op.job.processes.process_count import check_spread, children_of, processes_of
 from async_op.job.progress import JobProgress
 from async_op.job.run import Run, Setting, Stop
 from async_op.job.signals import EndingSignals
 from async_op.job.step import SOURCE, Step, steps_of
 from async_op.key_columns import columns_of, key_getter
 from async_op.letter_rows import row_of
-from async_op.plain import AnyFunction
+from async_op.plain_functions import AnyFunction
 from async_op.restarts import RestartPolicy, Restarts
 from async_op.retention import Retention
 from async_op.serving.job_pages import serving_job
@@ -49,10 +49,10 @@ from keygroups.names import LINEAGE_NAME, OPERATOR_ID
 from keygroups.ranges import check_parallelism, default_max_parallelism
 from keygroups.representation import html_facts, representation
 from snapshots import Snapshot, SnapshotStore
+from snapshots.daemon_threads import DaemonPool
 from snapshots.filesystem import Folder, ObjectFolder
+from snapshots.folder_hints import newest_or_empty
 from snapshots.lineage import lineage_of
-from snapshots.surroundings import newest_or_empty
-from snapshots.threads import DaemonPool
 
 DEFAULT_RETENTION = Retention()
 

@@ -16,7 +16,7 @@ from async_op.job.outputs import Collector
 from async_op.operator.counters import Counted
 from async_op.operator.place import Place
 from async_op.options import OperatorOptions
-from async_op.plain import name_of
+from async_op.plain_functions import name_of
 from async_op.statistics import ResilienceStatistics
 from async_op.subtask.operator import ResidentOperator, Waiting
 from async_op.subtask.subtask import Subtask

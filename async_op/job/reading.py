@@ -15,13 +15,13 @@ from async_op.clock import Clock
 from async_op.connectors.retrying import Attempts, retried
 from async_op.connectors.source import PartitionId, Reached, Source, Undecodable
 from async_op.dead_letters import DeadLetter
-from async_op.identity import partition_text
+from async_op.idempotency_keys import partition_text
 from async_op.in_flight.waiters import Waiters
 from async_op.job.cancellation import connector
 from async_op.job.channels import Outlet
-from async_op.job.items import Items, NoItem, sorted_out
 from async_op.job.outputs import Collector
 from async_op.job.positions import Partition, Positions
+from async_op.job.source_items import Items, NoItem, sorted_out
 from async_op.job.step import SOURCE
 from async_op.statistics import Stopwatch
 from async_op.threads.read_ahead import read_ahead

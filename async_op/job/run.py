@@ -29,7 +29,7 @@ from async_op.job.operators import is_of_element
 from async_op.job.outputs import Collector
 from async_op.job.positions import Positions
 from async_op.job.processes.children import Children
-from async_op.job.processes.spread import SpreadChain
+from async_op.job.processes.spread_chain import SpreadChain
 from async_op.job.progress import JobProgress
 from async_op.job.reading import Reading
 from async_op.job.step import SOURCE

@@ -13,7 +13,7 @@ from async_op.dead_letters import DeadLetter, OnError
 from async_op.durations import check_timeout
 from async_op.key_columns import KeyBy, key_getter
 from async_op.options import Mode, OperatorOptions, StateBackend
-from async_op.plain import AnyFunction, as_function, name_of
+from async_op.plain_functions import AnyFunction, as_function, name_of
 from async_op.resilience import Resilience
 from async_op.retry import RetryPolicy
 from keygroups.arguments import Duration, check_instance

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from async_op.calls.vetting import Vet
+from async_op.calls.value_checks import Vet
 from async_op.context import Scope
 from async_op.elements import Element, ElementId
 from async_op.in_flight.entries import Entry, add_entries, new_entry

@@ -12,21 +12,21 @@ from dataclasses import dataclass
 
 from async_op.calls.adapters import calls_of, with_timers
 from async_op.calls.batch_calls import BatchCalls
-from async_op.calls.batching import Batching
+from async_op.calls.batch_filling import Batching
 from async_op.calls.checked_outputs import checks_of
 from async_op.calls.completion import Completion
 from async_op.calls.dispatch import Dispatch
 from async_op.calls.error_policy import ErrorPolicy
 from async_op.calls.isolation import CallContexts
-from async_op.calls.known import KnownOutputs
-from async_op.calls.loading import Loading
-from async_op.calls.vetting import Vet
+from async_op.calls.known_outputs import KnownOutputs
+from async_op.calls.state_loading import Loading
+from async_op.calls.value_checks import Vet
 from async_op.calls.workers import Workers
 from async_op.clock import Clock, LoopClock
 from async_op.context import Scope
 from async_op.elements import Element, Record, Watermark
 from async_op.functions import AsyncBatchFunction, Function
-from async_op.identity import Identity
+from async_op.idempotency_keys import Identity
 from async_op.in_flight.entries import Entry, WatermarkEntry
 from async_op.in_flight.in_flight import InFlight
 from async_op.in_flight.key_order import KeyGate
@@ -40,7 +40,7 @@ from async_op.operator.owned_state import OwnedState
 from async_op.operator.place import Place
 from async_op.operator.recovery import Recovery
 from async_op.options import OperatorOptions
-from async_op.plain import name_of
+from async_op.plain_functions import name_of
 from async_op.resilience import Limits, SharedLimits
 from async_op.resilience.lending import Allowance
 from async_op.runtime import Runtime

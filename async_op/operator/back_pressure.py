@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
 
-from async_op.calls.batching import Batching
+from async_op.calls.batch_filling import Batching
 from async_op.calls.workers import Workers
 from async_op.elements import Element
 from async_op.in_flight.in_flight import InFlight

@@ -14,7 +14,7 @@ from async_op.dead_letters import DeadLetter, OnError
 from async_op.durations import check_timeout
 from async_op.elements import Element, Record, Watermark, check_place, check_timestamp
 from async_op.errors import OperatorClosed, as_exception
-from async_op.identity import Identity
+from async_op.idempotency_keys import Identity
 from async_op.in_flight.waiters import Waiters
 from async_op.key_columns import KeyBy, key_getter
 from async_op.operator.admission import TURN
@@ -27,7 +27,7 @@ from async_op.operator.operator_states import take_given_items
 from async_op.operator.owned_state import OwnedState
 from async_op.operator.place import Place
 from async_op.options import Mode, OperatorOptions, StateBackend
-from async_op.plain import AnyFunction, as_function, name_of
+from async_op.plain_functions import AnyFunction, as_function, name_of
 from async_op.resilience import Resilience
 from async_op.retry import RetryPolicy
 from async_op.statistics import OperatorStatistics

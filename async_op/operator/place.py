@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from async_op.calls.vetting import Vet
-from async_op.identity import Identity
+from async_op.calls.value_checks import Vet
+from async_op.idempotency_keys import Identity
 from async_op.resilience import SharedLimits
 from async_op.resilience.lending import Allowance
 from async_op.runtime import Runtime

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from async_op.calls.dispatch import Dispatch
-from async_op.calls.vetting import Unreadable
+from async_op.calls.value_checks import Unreadable
 from async_op.clock import Clock
 from async_op.in_flight.entries import Entry, is_timer, new_entry
 from async_op.in_flight.in_flight import InFlight

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from async_op.clock import Clock
 from async_op.errors import CircuitOpen
-from async_op.resilience.line import Alarm, Guest, Line
+from async_op.resilience.waiting_line import Alarm, Guest, Line
 from keygroups.arguments import (
     Duration,
     check_choice,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from async_op.clock import Clock
 from async_op.resilience.lending import Holding
-from async_op.resilience.line import Guest, Line, Share, share_of
+from async_op.resilience.waiting_line import Guest, Line, Share, share_of
 from keygroups.arguments import Duration, check_integer, check_number, check_positive_duration, seconds_of
 from keygroups.errors import ConfigError
 

@@ -9,8 +9,8 @@ from typing import Any
 from async_op.clock import Clock
 from async_op.cost_errors import CostAboveLimit
 from async_op.resilience.charges import Charge, Charges
-from async_op.resilience.line import Alarm, Guest, Line, Share
 from async_op.resilience.rate_limit import RateLimit
+from async_op.resilience.waiting_line import Alarm, Guest, Line, Share
 from async_op.spending import Spending, check_amount
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from async_op.resilience.line import share_of
+from async_op.resilience.waiting_line import share_of
 
 _FLOOR = 0.1
 """The least part of its equal share of a rate that an idle host keeps, so that its next call need not wait for long."""

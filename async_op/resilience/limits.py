@@ -18,9 +18,9 @@ from async_op.resilience.concurrency import AdaptiveConcurrency, ConcurrencyLimi
 from async_op.resilience.cost_limits import CostLimiter
 from async_op.resilience.costs import Costs, Payer
 from async_op.resilience.lending import Allowance, Holding, Holdings
-from async_op.resilience.line import WHOLE, Guest, Share
 from async_op.resilience.rate_limit import RateLimit, RateLimiter
 from async_op.resilience.single_flight import Flights, SingleFlight
+from async_op.resilience.waiting_line import WHOLE, Guest, Share
 from async_op.retry import RetryOn, check_errors, is_meant, seconds_asked
 from async_op.runtime import Runtime
 from async_op.statistics import LatencyHistogram, ResilienceStatistics

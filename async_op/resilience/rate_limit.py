@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from async_op.clock import Clock
-from async_op.resilience.line import Alarm, Guest, Line
+from async_op.resilience.waiting_line import Alarm, Guest, Line
 from keygroups.arguments import check_callable, check_integer, check_number
 from keygroups.errors import ConfigError
 from keygroups.names import STATE_NAME

@@ -16,7 +16,7 @@ from async_op.dead_letters import OnError
 from async_op.durations import check_delay, check_timeout
 from async_op.functions import AsyncBatchFunction
 from async_op.options import Mode, OperatorOptions, StateBackend
-from async_op.plain import AnyFunction, as_function
+from async_op.plain_functions import AnyFunction, as_function
 from async_op.resilience import Resilience
 from async_op.retention import Retention
 from async_op.retry import RetryPolicy
@@ -24,7 +24,7 @@ from async_op.spark.autoscale import AutoscalePolicy
 from async_op.spark.bounded.run import run_bounded
 from async_op.spark.chain import PipelineChain, check_distinct, check_next, join_chain
 from async_op.spark.connect.query import ConnectQuery
-from async_op.spark.described import explained, facts_of
+from async_op.spark.description import explained, facts_of
 from async_op.spark.epoch.checkpoint import Checkpoint
 from async_op.spark.epoch.delivery import IntoSink, Sink, refuse_in_sink
 from async_op.spark.epoch.history import Adopt, join_histories

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from async_op.epochs.position import Kind
 from async_op.spark.autoscale import EpochMeasurement, ScalingDecision
 from keygroups.representation import counts_repr, html_facts, set_fields
-from snapshots.format.under_way import EpochUnderWay
+from snapshots.format.epoch_under_way import EpochUnderWay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,8 +28,8 @@ from keygroups.errors import ConfigError
 from keygroups.ranges import check_parallelism, default_max_parallelism
 from keygroups.spark.session import default_parallelism
 from snapshots import Snapshot, SnapshotStore
+from snapshots.folder_hints import newest_or_empty
 from snapshots.lineage import lineage_of
-from snapshots.surroundings import newest_or_empty
 
 _log = logging.getLogger(__package__)
 

@@ -8,7 +8,7 @@ from pyspark.sql.types import StructType
 from async_op.dead_letters import OnError
 from async_op.durations import check_timeout
 from async_op.options import Mode, OperatorOptions
-from async_op.plain import AnyFunction, as_function
+from async_op.plain_functions import AnyFunction, as_function
 from async_op.resilience import Resilience
 from async_op.retry import RetryPolicy
 from async_op.spark.rows.arrow_function import check_arrow

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import Any, TypeAlias, TypeVar
 
 from async_op.arrow_stream import has_arrow_stream, rows_of_stream
-from async_op.calls.vetting import Vet
+from async_op.calls.value_checks import Vet
 from async_op.cancellation import closed_after
 from async_op.clock import Clock
 from async_op.elements import Element

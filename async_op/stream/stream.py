@@ -8,7 +8,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast, overload
 
 from async_op.arrow_stream import ArrowStream, has_arrow_stream
-from async_op.calls.vetting import Unreadable
+from async_op.calls.value_checks import Unreadable
 from async_op.clock import Clock
 from async_op.connectors.source import Source
 from async_op.dead_letters import OnError
@@ -16,7 +16,7 @@ from async_op.durations import check_timeout
 from async_op.functions import Function
 from async_op.key_columns import key_getter
 from async_op.options import Mode, OperatorOptions, StateBackend
-from async_op.plain import AnyFunction, as_function
+from async_op.plain_functions import AnyFunction, as_function
 from async_op.resilience import Resilience
 from async_op.retry import RetryPolicy
 from async_op.stream.local_stream import LocalStream, Stream

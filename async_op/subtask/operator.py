@@ -15,7 +15,7 @@ from async_op.in_flight.keys import KeyAssignment
 from async_op.operator.counters import Counted, counted_by
 from async_op.operator.operator import AsyncWaitOperator
 from async_op.options import OperatorOptions
-from async_op.plain import name_of
+from async_op.plain_functions import name_of
 from async_op.resilience.lending import Allowance, Holdings
 from keygroups.errors import KeyGroupsError
 from keygroups.safe_text import described, user_line

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from async_op.testing.errors import InsideEventLoop, Stalled
-from async_op.threads.beside import Beside
+from async_op.threads.blocking_work import Beside
 from async_op.threads.own_thread import running_loop
 from keygroups.context_managers import contextmanager
 from keygroups.representation import representation

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TypeVar
 
 from async_op.errors import as_exception
-from async_op.threads.beside import beside
+from async_op.threads.blocking_work import beside
 
 _Result = TypeVar("_Result")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from async_op.errors import as_exception
 from async_op.own_context import own_context
-from async_op.threads.beside import beside
+from async_op.threads.blocking_work import beside
 from keygroups.context_managers import contextmanager
 
 _log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary, ref
 
 from async_op.durations import OWN_PACKAGES
 from async_op.errors import BlocksEventLoop
-from async_op.threads.beside import beside
+from async_op.threads.blocking_work import beside
 
 _log = logging.getLogger(__name__)
 

@@ -14,13 +14,13 @@ from keygroups.state.errors import (
     StateOfAnotherThread,
     WrongStateKind,
 )
+from keygroups.state.expiring_values import HOLE, Expiring
 from keygroups.state.group import ENTRY_KINDS, KeyGroupContent, LazyGroup, StateRows, TakeRows
 from keygroups.state.handles import AggregatingHandle, EntriesHandle, ListHandle, MapHandle, ReducingHandle, ValueHandle
-from keygroups.state.identity import TypedKey, identity_of, original_of
+from keygroups.state.key_identity import TypedKey, identity_of, original_of
 from keygroups.state.memory import MemoryBackend, MemoryGroup
-from keygroups.state.operator import OperatorListHandle, OperatorMapHandle, OperatorStates
+from keygroups.state.operator_state import OperatorListHandle, OperatorMapHandle, OperatorStates
 from keygroups.state.transaction import Handle, Transaction, abandon, commit, state_of
-from keygroups.state.ttl import HOLE, Expiring
 
 __all__ = [
     "ENTRY_KINDS",

@@ -25,7 +25,7 @@ from keygroups.state.backend import MISSING, EntriesStateTable
 from keygroups.state.collections import SharedList
 from keygroups.state.detached import IMMUTABLE, detached
 from keygroups.state.errors import StateAccessOutsideInvocation
-from keygroups.state.identity import identity_of, original_of
+from keygroups.state.key_identity import identity_of, original_of
 from keygroups.state.storable import check_storable
 from keygroups.state.transaction import UNCHANGED, Handle
 

@@ -11,7 +11,7 @@ from keygroups.errors import ConfigError, in_message
 from keygroups.state.backend import KeyedStateBackend, StateTable
 from keygroups.state.detached import detached
 from keygroups.state.errors import StateAccessOutsideInvocation, StateNotDeclared, WrongStateKind
-from keygroups.state.identity import identity_of
+from keygroups.state.key_identity import identity_of
 from keygroups.state.storable import check_storable
 
 

@@ -12,10 +12,10 @@ from keygroups.ttl import wall_time
 from snapshots.cli.options import AsJson, StorageOptions, parsed
 from snapshots.cli.output import CHECK_FAILED, NotFound, Table, output_for
 from snapshots.filesystem import open_folder
+from snapshots.folder_hints import folder_above
 from snapshots.format.manifest import Manifest
 from snapshots.inspection import Operators, OperatorSummary, operators_in
 from snapshots.inspection.for_people import age_text, size_text
-from snapshots.surroundings import folder_above
 
 Above = Annotated[
     str, typer.Argument(metavar="FOLDER", help="The folder above the folders of operators and jobs: a path or a URI.")

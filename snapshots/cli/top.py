@@ -15,7 +15,7 @@ from snapshots.cli.live import repeated
 from snapshots.cli.options import AsJson, StorageOptions, Uri, open_store, seconds_of
 from snapshots.cli.output import Table, bar, sparkline
 from snapshots.errors import SnapshotNotFound
-from snapshots.format.under_way import EpochUnderWay, under_way_in
+from snapshots.format.epoch_under_way import EpochUnderWay, under_way_in
 from snapshots.inspection import Activity, Commit, RecentVersions, Size, SubtaskShare
 from snapshots.inspection.for_people import duration_text
 from snapshots.store import SnapshotStore

@@ -17,11 +17,11 @@ from snapshots.commit.pending import PendingSnapshot, write_and_commit
 from snapshots.commit.writer import SubtaskHandle
 from snapshots.errors import CommitConflict, ManifestMissing, WriterFenced
 from snapshots.filesystem import Folder, attempts
+from snapshots.folder_hints import newest_or_empty
 from snapshots.format.manifest import Manifest
 from snapshots.format.subtask import SubtaskSnapshot
 from snapshots.lineage import first_lineage
 from snapshots.restore.snapshot import Snapshot
-from snapshots.surroundings import newest_or_empty
 from snapshots.versions import load_head, load_manifest, mark_expired, newest_version
 
 

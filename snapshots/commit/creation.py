@@ -22,8 +22,8 @@ from snapshots.errors import (
 from snapshots.filesystem import Folder, attempts, is_transient
 from snapshots.format.columns import KEY_ENCODING
 from snapshots.format.compression import plain_bytes
-from snapshots.format.head import Head
 from snapshots.format.manifest import MANIFEST_BYTES_MAX, Channel, Manifest, Operation, library_versions, manifest_name
+from snapshots.format.manifest_head import Head
 from snapshots.versions import expired_version, load_head, note_newest, read_manifest
 
 

@@ -18,11 +18,11 @@ from itertools import chain, pairwise
 from typing import NamedTuple
 
 from keygroups.ranges import KeyGroupRange
+from snapshots.daemon_threads import DaemonPool
 from snapshots.filesystem import Folder
 from snapshots.format.file_lists import REQUESTS_AT_ONCE, remember
-from snapshots.format.head import FILE_LISTS, list_to_bytes
 from snapshots.format.manifest import Channel, DataFile, FileList, ListInfo, Manifest
-from snapshots.threads import DaemonPool
+from snapshots.format.manifest_head import FILE_LISTS, list_to_bytes
 
 INLINE_MAX = 512
 """So many files of keyed state, and so many channels and their files, are in the manifest itself: a small one has no

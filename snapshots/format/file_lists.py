@@ -6,12 +6,12 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from weakref import WeakValueDictionary
 
+from snapshots.daemon_threads import DaemonPool
 from snapshots.errors import SnapshotCorrupted
 from snapshots.filesystem import Folder
-from snapshots.format.head import list_from_bytes
 from snapshots.format.manifest import FileList, ListInfo
+from snapshots.format.manifest_head import list_from_bytes
 from snapshots.format.parquet import damage_named
-from snapshots.threads import DaemonPool
 
 REQUESTS_AT_ONCE = 16
 

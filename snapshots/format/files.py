@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from keygroups.names import DATA_PATH
 from keygroups.ranges import KeyGroupRange
+from snapshots.daemon_threads import DaemonPool
 from snapshots.filesystem import Folder
 from snapshots.format.manifest import DataFile
 from snapshots.format.manifest_schema import FileKind
 from snapshots.format.parquet import EncodedFile, ParquetEncoder
-from snapshots.threads import DaemonPool
 
 FILE_BYTES = 32 * 2**20
 """A file ends at the next key group once it has this many bytes …"""

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from keygroups.errors import KeyGroupsError
 from keygroups.representation import fields_repr
+from snapshots.daemon_threads import DaemonPool
 from snapshots.filesystem import Folder
 from snapshots.filesystem.errors import PathObstructed
 from snapshots.format.manifest import Manifest
 from snapshots.restore.snapshot import newest_snapshot
-from snapshots.threads import DaemonPool
 
 REQUESTS_AT_ONCE = 16
 

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from keygroups.ranges import KeyGroupRange
 from keygroups.representation import fields_repr
+from snapshots.daemon_threads import DaemonPool
 from snapshots.format.manifest import DataFile
 from snapshots.format.parquet import ParquetReader, RowGroup
 from snapshots.restore.snapshot import Snapshot
-from snapshots.threads import DaemonPool
 
 REQUESTS_AT_ONCE = 16
 

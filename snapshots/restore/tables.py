@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
+from snapshots.daemon_threads import DaemonPool
 from snapshots.filesystem import Folder
 from snapshots.format.columns import PACKED
 from snapshots.format.file_lists import REQUESTS_AT_ONCE
@@ -14,7 +15,6 @@ from snapshots.format.in_flight_columns import common_schema, in_common_schema
 from snapshots.format.manifest import DataFile, Manifest, OperatorStateInfo
 from snapshots.format.parquet import ParquetReader
 from snapshots.format.steps import step_of
-from snapshots.threads import DaemonPool
 
 STEP = "step"
 """The last column of the elements of a job; a plain operator's elements lack it."""

@@ -16,6 +16,7 @@ from keygroups.names import split_step
 from keygroups.ranges import KeyGroupRange
 from keygroups.values import Misfit
 from keygroups.values.casts import cast_table
+from snapshots.daemon_threads import DaemonPool
 from snapshots.filesystem import Folder
 from snapshots.format.columns import common_key_type, index_columns, is_packed, keyed_schema
 from snapshots.format.layers import spans
@@ -29,7 +30,6 @@ from snapshots.restore.snapshot import Snapshot
 from snapshots.restore.tables import ITEMS_SCHEMA, elements_schema, in_elements_schema, item_files, items_in
 from snapshots.spark.pruning import WantedKeyGroups
 from snapshots.spark.types import arrow_schema_of, spark_schema_of
-from snapshots.threads import DaemonPool
 
 IN_FLIGHT = "in_flight"
 METADATA = "metadata"

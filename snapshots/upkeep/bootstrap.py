@@ -15,6 +15,7 @@ from snapshots.commit.completeness import check_covered
 from snapshots.commit.creation import first_manifest, next_manifest, put_manifest
 from snapshots.errors import ManifestMissing, SnapshotCorrupted, SnapshotExists
 from snapshots.filesystem import Folder
+from snapshots.folder_hints import explain_empty
 from snapshots.format.delivered import last_delivered, mark_delivered
 from snapshots.format.manifest import DataFile, StateInfo, features_of
 from snapshots.format.parquet import damage_named
@@ -22,7 +23,6 @@ from snapshots.format.schemas import check_descriptor, state_info
 from snapshots.format.sealing import check_json
 from snapshots.lineage import adopt_lineage, first_lineage
 from snapshots.restore.snapshot import Snapshot
-from snapshots.surroundings import explain_empty
 from snapshots.upkeep.state_files import write_state
 from snapshots.upkeep.user_rows import Rows, UserRowEncoding
 from snapshots.versions import HINT, expired_version, mark_expired, newest_version

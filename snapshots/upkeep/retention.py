@@ -18,9 +18,9 @@ from keygroups.ttl import wall_time
 from snapshots.errors import SnapshotNotFound
 from snapshots.filesystem import FileInfo, Folder, attempts
 from snapshots.filesystem.errors import StorageUnavailable
+from snapshots.folder_hints import not_found
 from snapshots.format.manifest import is_version_name, manifest_name, version_name
 from snapshots.inputs import needed_inputs
-from snapshots.surroundings import not_found
 from snapshots.versions import expired_version, load_head, load_manifest, mark_expired, newest_version, version_of
 
 KEEP_LAST = 10

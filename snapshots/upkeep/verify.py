@@ -12,6 +12,7 @@ from keygroups.ranges import KeyGroupRange
 from keygroups.representation import fields_repr, html_table
 from snapshots.errors import ManifestMissing, SnapshotCorrupted, SnapshotNotFound
 from snapshots.filesystem import Folder
+from snapshots.folder_hints import not_found
 from snapshots.format import compute as pc
 from snapshots.format.file_lists import read_list
 from snapshots.format.manifest import DataFile, ListInfo, Manifest, manifest_name
@@ -19,7 +20,6 @@ from snapshots.format.parquet import KEY_GROUP, ParquetReader, damage_named
 from snapshots.format.subtask import NO_KEY_GROUP
 from snapshots.lineage import LINEAGE, verify_lineage
 from snapshots.restore.reader import StateReader
-from snapshots.surroundings import not_found
 from snapshots.versions import load_manifest, load_requested, lost_text, lost_versions, newest_version
 
 Progress = Callable[[int, int], None]

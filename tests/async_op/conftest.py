@@ -51,7 +51,7 @@ def no_blocking_calls() -> Iterator[None]:
     with blockbuster_ctx(["async_op", "keygroups", "snapshots"]) as detector:
         for function in detector.functions.values():
             # The threads of a pool are joined only when all of them are idle, so that none is left; they end at once.
-            function.can_block_in("snapshots/threads.py", "shutdown")
+            function.can_block_in("snapshots/daemon_threads.py", "shutdown")
             function.can_block_in("coverage/collector.py", "lock_data")
         yield
 

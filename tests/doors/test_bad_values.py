@@ -19,7 +19,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from async_op import AsyncDataStream, AsyncFunction, ElementFailed, Step, letter_value
-from async_op.calls.vetting import Unreadable
+from async_op.calls.value_checks import Unreadable
 from async_op.connectors import FileSink, FileSource, MalformedRecord, UnwritableValue
 from async_op.letter_rows import row_of
 from async_op.operator.place import Place

@@ -24,7 +24,7 @@ SUBSET = (
     "tests/snapshots/format/test_golden.py",
     "tests/snapshots/commit/test_delta.py",
     "tests/snapshots/format/test_evolution.py",
-    "tests/keygroups/state/test_identity.py",
+    "tests/keygroups/state/test_key_identity.py",
     "tests/snapshots/format/test_layers.py",
     "tests/snapshots/format/test_operator_state.py",
     "tests/snapshots/restore/test_reading.py",

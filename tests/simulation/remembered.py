@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from snapshots.format import parquet
-from snapshots.format.head import Head
+from snapshots.format.manifest_head import Head
 
 
 @contextmanager

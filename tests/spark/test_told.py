@@ -29,7 +29,7 @@ from async_op.hosting.errors import HostLost
 from async_op.hosting.overseer import Overseer
 from async_op.spark import AsyncPipeline, split_dead_letters
 from async_op.spark.epoch.fleet import Fleet
-from async_op.spark.task.ways import HostAccess
+from async_op.spark.task.host_access import HostAccess
 from keygroups import KeyGroupsError
 from snapshots import WriterFenced
 from snapshots.cli.app import app, run

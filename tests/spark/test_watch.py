@@ -11,7 +11,7 @@ import pytest
 from async_op.hosting.messages import Status
 from async_op.spark.epoch import watch
 from async_op.spark.epoch.watch import EpochWatch
-from snapshots.format.under_way import EpochUnderWay, under_way_in
+from snapshots.format.epoch_under_way import EpochUnderWay, under_way_in
 from tests.snapshot_kit import new_store
 
 

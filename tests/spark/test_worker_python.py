@@ -143,7 +143,7 @@ def test_on_a_cluster_explain_runs_one_task_that_tells(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: Any
 ) -> None:
     monkeypatch.setattr(worker_python, "is_elsewhere", lambda session: True)
-    monkeypatch.setattr("async_op.spark.described.is_elsewhere", lambda session: True)
+    monkeypatch.setattr("async_op.spark.description.is_elsewhere", lambda session: True)
     wrong = " ".join(one.advice for one in pipeline(tmp_path, beside.Look()).explain().findings)
     assert f"ModuleNotFoundError: No module named '{beside.__name__}'" in wrong
     assert not [one for one in pipeline(tmp_path).explain().findings if "refuses" in one.problem]

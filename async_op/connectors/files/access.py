@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from async_op.connectors.connector_threads import OwnThreads
 from async_op.connectors.files.compression import Content, Damaged, Incomplete, content_of, is_compressed
-from async_op.connectors.files.identity import FileIdentity
+from async_op.connectors.files.content_identity import FileIdentity
 from async_op.connectors.files.listing import Glob, Stamp
 from async_op.connectors.files.text import last_mark
-from async_op.connectors.own_threads import OwnThreads
 
 _THREADS = 4
 _T = TypeVar("_T")

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from async_op.connectors.connector_threads import OwnThreads
 from async_op.connectors.errors import EpochsBehind, TargetMissing, TargetTaken, UnwritableValue
+from async_op.connectors.files.atomic_write import FileFolder
 from async_op.connectors.files.encoding import FORMATS, encode
-from async_op.connectors.files.replacing import FileFolder
-from async_op.connectors.own_threads import OwnThreads
 from async_op.connectors.sink import SINK_RETRY, ShippedSink, Sink
 from async_op.dead_letters import OnError
 from async_op.letter_rows import LETTER_SCHEMA

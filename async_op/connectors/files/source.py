@@ -15,7 +15,7 @@ from async_op.connectors.errors import BrokenFile, FileReplaced, FileShrank, Fil
 from async_op.connectors.files.access import FileAccess
 from async_op.connectors.files.changes import Changes
 from async_op.connectors.files.compression import Content, Damaged, Incomplete, is_compressed
-from async_op.connectors.files.identity import FileIdentity
+from async_op.connectors.files.content_identity import FileIdentity
 from async_op.connectors.files.listing import Stamp
 from async_op.connectors.files.parquet import parquet_blocks
 from async_op.connectors.files.partitions import FilePartition, Partitions

@@ -13,11 +13,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from async_op.connectors.connector_threads import OwnThreads
+from async_op.connectors.epoch_gaps import Repeats
 from async_op.connectors.epoch_rows import SinkRows
 from async_op.connectors.errors import KafkaRefused, SinkFenced, TargetReplaced, TargetTaken, UnwritableValue
 from async_op.connectors.kafka import client
-from async_op.connectors.own_threads import OwnThreads
-from async_op.connectors.repeats import Repeats
 from async_op.connectors.retrying import is_transient_of_library
 from async_op.connectors.sink import SINK_RETRY, ShippedSink, Sink
 from async_op.dead_letters import OnError

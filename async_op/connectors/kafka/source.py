@@ -8,10 +8,10 @@ from contextlib import ExitStack
 from hashlib import blake2b
 from typing import Any
 
+from async_op.connectors.connector_threads import OwnThreads
 from async_op.connectors.errors import KafkaRefused, MalformedMessage, OffsetUnavailable, TopicReplaced
 from async_op.connectors.kafka import client
 from async_op.connectors.kafka.poller import PartitionInbox, Poller
-from async_op.connectors.own_threads import OwnThreads
 from async_op.connectors.retrying import RETRY
 from async_op.connectors.source import PartitionId, Reached, Read, Source, Undecodable
 from async_op.dead_letters import OnError

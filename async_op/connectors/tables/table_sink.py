@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from async_op.connectors.connector_threads import OwnThreads
+from async_op.connectors.epoch_gaps import Repeats
 from async_op.connectors.epoch_rows import OutputRows, SinkRows
 from async_op.connectors.errors import UnsupportedColumn, UnwritableValue
-from async_op.connectors.own_threads import OwnThreads
-from async_op.connectors.repeats import Repeats
 from async_op.connectors.sink import ShippedSink, Sink
 from async_op.connectors.tables.columns import table_schema
 from async_op.dead_letters import OnError

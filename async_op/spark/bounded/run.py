@@ -17,9 +17,9 @@ from async_op.spark.errors import UnfinishedRun
 from async_op.spark.rows.routing import Routing
 from async_op.spark.stage import Stage
 from snapshots.filesystem import Folder
+from snapshots.folder_hints import newest_or_empty
 from snapshots.format.delivered import last_delivered
 from snapshots.inputs import StoredInput, load_input, remove_input
-from snapshots.surroundings import newest_or_empty
 
 _log = logging.getLogger(__package__)
 

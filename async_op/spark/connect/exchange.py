@@ -11,7 +11,7 @@ from async_op.errors import BlocksEventLoop
 from async_op.spark.autoscale import ScalingDecision
 from async_op.spark.progress import EpochProgress
 from snapshots.filesystem import Folder
-from snapshots.format.under_way import EpochUnderWay
+from snapshots.format.epoch_under_way import EpochUnderWay
 
 EPOCHS_MAX = 100
 """How many epochs of each pipeline the worker reports: the file is rewritten after each epoch."""

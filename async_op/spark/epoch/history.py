@@ -12,8 +12,8 @@ from async_op.spark.errors import UnrelatedHistories, UnrelatedPipelines
 from async_op.spark.rows.routing import Routing
 from keygroups.errors import ConfigError
 from snapshots import Snapshot, SnapshotNotFound, SnapshotStore
+from snapshots.folder_hints import newest_or_empty
 from snapshots.inputs import remove_input
-from snapshots.surroundings import newest_or_empty
 from snapshots.upkeep.adoption import begin_anew, move_source
 
 Adopt = Literal["state", "checkpoint"]

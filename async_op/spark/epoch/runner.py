@@ -20,7 +20,7 @@ from async_op.epochs.position import EpochTimes, SourcePosition
 from async_op.hosting.epoch import one_of_each
 from async_op.hosting.errors import FeederFenced, HostLost, IncompleteEpoch
 from async_op.hosting.messages import EpochEnd
-from async_op.identity import Identity
+from async_op.idempotency_keys import Identity
 from async_op.retention import Retention
 from async_op.spark.epoch.delivery import Delivery, Outlet
 from async_op.spark.epoch.fleet import Fleet

@@ -12,7 +12,7 @@ from async_op.hosting.messages import Status
 from keygroups.context_managers import contextmanager
 from keygroups.ttl import wall_time
 from snapshots import SnapshotStore
-from snapshots.format.under_way import EpochUnderWay, Phase, note_under_way
+from snapshots.format.epoch_under_way import EpochUnderWay, Phase, note_under_way
 
 _log = logging.getLogger(__package__)
 

@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from async_op.arrow_stream import rows_of
 from async_op.calls.checked_outputs import with_checked_outputs
-from async_op.calls.vetting import Unreadable
+from async_op.calls.value_checks import Unreadable
 from async_op.elements import Element, Record, Watermark
 from async_op.hosting.fed_subtask import CutPart
-from async_op.identity import Identity
+from async_op.idempotency_keys import Identity
 from async_op.operator.place import Place
 from async_op.options import OperatorOptions
 from async_op.spark.rows.arrow_outputs import OutputWriter
@@ -25,9 +25,9 @@ from async_op.subtask.operator import ResidentOperator
 from keygroups.errors import KeyGroupsError
 from keygroups.values import is_exact
 from snapshots import InFlightElement, PendingSnapshot, SubtaskHandle, SubtaskSnapshot
+from snapshots.daemon_threads import DaemonPool
 from snapshots.format.in_flight_elements import RestoredQueue
 from snapshots.format.subtask import ElementTypes
-from snapshots.threads import DaemonPool
 
 _REPORTED_BYTES_MAX = 4 * 2**20
 """Outputs of an epoch that tasks may report, as Arrow data; the sink reads the rest from storage."""

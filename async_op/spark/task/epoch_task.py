@@ -19,9 +19,9 @@ from async_op.operator.counters import CALLS, LIMITS, milliseconds
 from async_op.spark.progress import EpochMetrics
 from async_op.spark.task.blueprint import WrittenPart
 from async_op.spark.task.epoch_rows import EpochRows
+from async_op.spark.task.host_access import MODULES, HostAccess, TaskWays
 from async_op.spark.task.pickling import pickled
 from async_op.spark.task.report import NO_REPORT, SubtaskFailure, SubtaskReport, batch_of
-from async_op.spark.task.ways import MODULES, HostAccess, TaskWays
 from async_op.threads.loop_thread import rare_collections
 from async_op.threads.wait_strategies import WaitSituation, WaitStrategies
 from async_op.threads.waits import Waits

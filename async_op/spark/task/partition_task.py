@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from async_op.calls.vetting import Unreadable
+from async_op.calls.value_checks import Unreadable
 from async_op.elements import Record, Watermark
 from async_op.operator.operator import AsyncWaitOperator
 from async_op.operator.place import Place

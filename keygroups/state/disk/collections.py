@@ -10,7 +10,7 @@ from immutables import Map
 from keygroups.state.backend import MISSING
 from keygroups.state.disk.encoding import WHOLE, RowEncoding, length_of, length_row
 from keygroups.state.disk.store import Store
-from keygroups.state.ttl import HOLE
+from keygroups.state.expiring_values import HOLE
 
 
 class StoredList(Sequence[Any]):

@@ -14,9 +14,9 @@ from keygroups.state.collections import SharedList
 from keygroups.state.disk.encoding import CHANGED, CONTENT, WHOLE, RowEncoding
 from keygroups.state.disk.notes import parts_of
 from keygroups.state.disk.store import CHUNK_ROWS, Row, View
+from keygroups.state.expiring_values import HOLE
 from keygroups.state.group import KeyGroupContent, StateRows, TakeRows
-from keygroups.state.identity import original_of
-from keygroups.state.ttl import HOLE
+from keygroups.state.key_identity import original_of
 
 Kinds = Mapping[str, frozenset[type]]
 """The types of keys and map keys that a table has seen, including removed keys."""

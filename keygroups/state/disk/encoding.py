@@ -19,9 +19,9 @@ from keygroups.codec import pack, unpack
 from keygroups.descriptors import StateDescriptor
 from keygroups.errors import UnstorableValue
 from keygroups.state.backend import MISSING
+from keygroups.state.expiring_values import Expiring
 from keygroups.state.group import ENTRY_KINDS
-from keygroups.state.identity import identity_of, original_of
-from keygroups.state.ttl import Expiring
+from keygroups.state.key_identity import identity_of, original_of
 from keygroups.values import array_of, values_of
 from keygroups.values.columns import types_in
 

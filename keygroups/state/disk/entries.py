@@ -10,8 +10,8 @@ from keygroups.state.collections import Entries, entries_of, entry_of
 from keygroups.state.disk.collections import KeyRows, StoredList, StoredMap
 from keygroups.state.disk.encoding import WHOLE, length_row
 from keygroups.state.disk.table import DiskTable
-from keygroups.state.identity import original_of
-from keygroups.state.ttl import HOLE
+from keygroups.state.expiring_values import HOLE
+from keygroups.state.key_identity import original_of
 
 
 class EntriesTable(DiskTable):

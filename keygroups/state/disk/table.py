@@ -14,10 +14,10 @@ from keygroups.state.disk.cut import ChangedGroups, StoredGroups
 from keygroups.state.disk.encoding import CONTENT, RowEncoding
 from keygroups.state.disk.notes import Notes
 from keygroups.state.disk.store import Store, View
+from keygroups.state.expiring_values import handle_of
 from keygroups.state.group import KeyGroupContent, LazyGroup
-from keygroups.state.identity import original_of
+from keygroups.state.key_identity import original_of
 from keygroups.state.storable import holds_mutable, plain_check_of
-from keygroups.state.ttl import handle_of
 
 _LOADED_ROWS = 1024
 """How many rows of a restored key group are written to the store in one batch."""

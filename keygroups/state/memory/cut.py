@@ -10,7 +10,7 @@ from typing import Any
 from keygroups.state.backend import MISSING
 from keygroups.state.collections import SharedList, entries_of, entry_of
 from keygroups.state.group import ENTRY_KINDS, KeyGroupContent, StateRows, TakeRows
-from keygroups.state.identity import TypedKey, original_of
+from keygroups.state.key_identity import TypedKey, original_of
 from keygroups.state.memory.holds import Hold
 from keygroups.state.memory.layered import Values, find, merged
 

@@ -11,12 +11,12 @@ from keygroups.errors import KeyGroupOutOfRange
 from keygroups.ranges import KeyGroupRange
 from keygroups.state.backend import MISSING, NO_OWNER, Owned, StateCut
 from keygroups.state.collections import Entries
+from keygroups.state.expiring_values import handle_of
 from keygroups.state.group import KeyGroupContent
 from keygroups.state.memory.cut import FreedInSteps, MemoryGroups
 from keygroups.state.memory.holds import RESTORED, Hold, Holds
 from keygroups.state.memory.layered import LayeredGroup, Values
 from keygroups.state.storable import holds_mutable, plain_check_of
-from keygroups.state.ttl import handle_of
 
 CHANGED_KEYS_MIN = 1024
 """A group counts as wholly changed once its changed keys exceed this number and half of the group."""

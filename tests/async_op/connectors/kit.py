@@ -8,7 +8,7 @@ from itertools import repeat
 from typing import Any
 
 from async_op.connectors import Item, PartitionId, Reached, Source, Undecodable
-from async_op.job.items import Items
+from async_op.job.source_items import Items
 
 
 async def items_of(source: Source[Any], partition: PartitionId, position: Any = None) -> list[Item[Any]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from async_op import Job, identity
+from async_op import Job, idempotency_keys
 from async_op.connectors.files import identity as files
 from async_op.epochs import delivery as common_delivery
 from async_op.job import adapters, chain, channels, delivery, job, operators, outputs, positions, reading, routing, run
@@ -233,12 +233,14 @@ def partitions_share_keys(patch: Patch) -> None:
 
 def steps_share_keys(patch: Patch) -> None:
     """A key does not name the step."""
-    patch.setattr(identity.Identity, "key_of", lambda self, element_id: f"{self.lineage}/{element_id}")
+    patch.setattr(idempotency_keys.Identity, "key_of", lambda self, element_id: f"{self.lineage}/{element_id}")
 
 
 def kinds_of_timers_share_keys(patch: Patch) -> None:
     """A timer of event time and one of processing time have the same key."""
-    _replaced(patch, identity, "timer_id", lambda name: lambda timer, key: name(timer._replace(event_time=True), key))
+    _replaced(
+        patch, idempotency_keys, "timer_id", lambda name: lambda timer, key: name(timer._replace(event_time=True), key)
+    )
 
 
 # Replaced inputs.

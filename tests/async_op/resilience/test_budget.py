@@ -26,7 +26,7 @@ from async_op import (
     Resilience,
     Step,
 )
-from async_op.resilience.line import share_of
+from async_op.resilience.waiting_line import share_of
 from async_op.testing import run
 from keygroups import ConfigError
 from snapshots import IncompatibleSnapshot, Snapshot

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from async_op import AsyncDataStream, OperatorInterrupted, Record
-from async_op.connectors.own_threads import OwnThreads
+from async_op.connectors.connector_threads import OwnThreads
 from async_op.threads.own_thread import on_own_thread
 from keygroups import OperatorListState, ValueState
 from keygroups.state import DiskStateBackend

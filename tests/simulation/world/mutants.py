@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from immutables import Map
 
-from async_op import identity
+from async_op import idempotency_keys
 from async_op.timers.service import TimerService
 from keygroups.state import MISSING
 from keygroups.state.memory.table import MemoryTable
@@ -267,8 +267,8 @@ def new_subtasks_have_no_copy(patch: Patch) -> None:
 
 def timers_share_keys(patch: Patch) -> None:
     """Timers of one time have the same idempotency key, whatever keys they belong to."""
-    name = identity.timer_id
-    patch.setattr(identity, "timer_id", lambda timer, key: name(timer, None))
+    name = idempotency_keys.timer_id
+    patch.setattr(idempotency_keys, "timer_id", lambda timer, key: name(timer, None))
 
 
 # Lineages.

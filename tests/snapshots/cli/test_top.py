@@ -23,7 +23,7 @@ from keygroups.ranges import range_of
 from snapshots import SnapshotStore
 from snapshots.cli import live, top
 from snapshots.filesystem import LocalFolder
-from snapshots.format.under_way import FRESH_SECONDS, EpochUnderWay, note_under_way
+from snapshots.format.epoch_under_way import FRESH_SECONDS, EpochUnderWay, note_under_way
 from snapshots.inspection import RecentVersions, Size, SubtaskShare
 from tests.snapshot_kit import part, parts, record, restored, words
 from tests.snapshots.cli_kit import Cli

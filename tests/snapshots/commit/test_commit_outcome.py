@@ -11,7 +11,7 @@ import pytest
 
 from snapshots import CommitConflict, CommitOutcomeUnknown, Snapshot, SnapshotCorrupted, SnapshotStore
 from snapshots.filesystem import Folder, MemoryFolder, open_folder, retry
-from snapshots.format.head import Head
+from snapshots.format.manifest_head import Head
 from snapshots.testing import Fault, FaultyFolder
 from tests.snapshot_kit import content_of, new_store, parts
 

@@ -12,10 +12,10 @@ import pytest
 
 from snapshots import IncompleteSnapshot, SnapshotCorrupted, SnapshotStore
 from snapshots.commit import creation as commit
-from snapshots.format import compression, head
+from snapshots.format import compression, manifest_head
 from snapshots.format.compression import compressed, decompressed, plain_bytes
-from snapshots.format.head import Head
 from snapshots.format.manifest import manifest_name
+from snapshots.format.manifest_head import Head
 from tests.snapshot_kit import content_of, new_store, parts, words
 from tests.snapshots.format.golden import generate
 from tests.snapshots.format.test_manifest import PATH, SAMPLE
@@ -90,7 +90,7 @@ def test_a_damaged_one_is_refused(change: Callable[[bytes], bytes]) -> None:
 
 
 def test_one_that_would_fill_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head, "MANIFEST_BYTES_MAX", 10_000)
+    monkeypatch.setattr(manifest_head, "MANIFEST_BYTES_MAX", 10_000)
     bomb = gzip.compress(b" " * 10_000_000)
     assert len(bomb) <= 10_000
     with pytest.raises(SnapshotCorrupted, match="more than a manifest may have"):

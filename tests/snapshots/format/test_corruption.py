@@ -15,8 +15,8 @@ import pytest
 from keygroups import KeyGroupRange
 from keygroups.codec import unpack
 from snapshots import Problem, Snapshot, SnapshotCorrupted, SnapshotStore, StorageUnavailable
-from snapshots.format.head import Head
 from snapshots.format.manifest import DataFile, manifest_name
+from snapshots.format.manifest_head import Head
 from snapshots.testing import FolderWrapper
 from snapshots.testing.wrappers import Operation
 from tests.snapshot_kit import new_store, part, parts, record, restored

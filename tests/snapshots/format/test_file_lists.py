@@ -23,9 +23,9 @@ from snapshots.commit import listing
 from snapshots.commit.creation import first_manifest, next_manifest, put_manifest
 from snapshots.filesystem import Folder, open_folder
 from snapshots.format import file_lists
-from snapshots.format.head import FILE_LISTS, Head, list_from_bytes, list_to_bytes
 from snapshots.format.layers import carry_over
 from snapshots.format.manifest import Channel, DataFile, Manifest, OperatorStateInfo, features_of, manifest_name
+from snapshots.format.manifest_head import FILE_LISTS, Head, list_from_bytes, list_to_bytes
 from snapshots.testing import CountingFolder
 from snapshots.upkeep.verify import verify_version
 from snapshots.versions import load_head, load_manifest

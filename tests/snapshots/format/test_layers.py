@@ -9,9 +9,9 @@ import pytest
 
 from keygroups import KeyGroupRange
 from snapshots import SnapshotCorrupted
-from snapshots.format.head import Head
 from snapshots.format.layers import carry_over, layers_of, spans
 from snapshots.format.manifest import DataFile, Manifest, manifest_name
+from snapshots.format.manifest_head import Head
 from tests.snapshot_kit import COUNT, PROFILE
 from tests.snapshots.increments import Run
 

@@ -10,8 +10,7 @@ import pytest
 
 from keygroups import ConfigError, KeyGroupRange
 from snapshots import IncompatibleSnapshot, SnapshotCorrupted
-from snapshots.format import head
-from snapshots.format.head import Head
+from snapshots.format import manifest_head
 from snapshots.format.manifest import (
     FORMAT_VERSION,
     Channel,
@@ -21,6 +20,7 @@ from snapshots.format.manifest import (
     encode_schema,
     manifest_name,
 )
+from snapshots.format.manifest_head import Head
 from snapshots.format.manifest_schema import STATES_MAX
 from snapshots.format.schemas import state_info
 from snapshots.format.sealing import check_json
@@ -310,10 +310,10 @@ def test_the_format_version_is_missing() -> None:
 
 def test_a_manifest_has_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
     data = Head(SAMPLE).to_bytes()
-    monkeypatch.setattr(head, "MANIFEST_BYTES_MAX", len(data))
+    monkeypatch.setattr(manifest_head, "MANIFEST_BYTES_MAX", len(data))
     assert Head.from_bytes(data, PATH).manifest == SAMPLE
 
-    monkeypatch.setattr(head, "MANIFEST_BYTES_MAX", len(data) - 1)
+    monkeypatch.setattr(manifest_head, "MANIFEST_BYTES_MAX", len(data) - 1)
     assert "more than a manifest may have" in refused(data).damage
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from keygroups import ConfigError, ValueState
 from keygroups.names import in_step, split_step
 from snapshots import SnapshotCorrupted, SnapshotStore, SubtaskSnapshot, WrongStep
-from snapshots.format.head import FEATURES, Head
+from snapshots.format.manifest_head import FEATURES, Head
 from snapshots.format.sealing import canonical, opened, sealed
 from snapshots.format.steps import of_step
 from snapshots.restore.snapshot import Snapshot

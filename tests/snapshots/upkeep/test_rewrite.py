@@ -21,7 +21,7 @@ from snapshots.filesystem import MemoryFolder
 from snapshots.format import files
 from snapshots.testing import Crash, Fault, FaultyFolder
 from snapshots.upkeep import buckets, rewrite
-from snapshots.upkeep.engines import engine_named
+from snapshots.upkeep.rewrite_engines import engine_named
 from tests.examples import scaled
 from tests.quick import first_is_quick
 from tests.snapshot_kit import G, content_of, new_store, words

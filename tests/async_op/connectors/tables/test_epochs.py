@@ -14,7 +14,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from async_op.connectors import EpochsBehind, SinkContended, TargetMissing, UnwritableValue, repeats
+from async_op.connectors import EpochsBehind, SinkContended, TargetMissing, UnwritableValue, epoch_gaps
 from async_op.connectors.epoch_rows import OutputRows
 from keygroups import ConfigError
 from tests.async_op.connectors.tables.targets import SCHEMA, Delta, Iceberg, Postgres, Target
@@ -60,7 +60,7 @@ async def test_two_jobs_may_write_into_one_table(target: Target) -> None:
 async def test_a_job_that_begins_anew_is_told(
     target: Target, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(repeats, "_REPEATS_MAX", 2)
+    monkeypatch.setattr(epoch_gaps, "_REPEATS_MAX", 2)
     sink = target.sink()
     await sink.write(rows(100), 100)
     with caplog.at_level(logging.WARNING, "async_op"):

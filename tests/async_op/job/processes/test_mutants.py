@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from async_op.job.processes import child, children, inlets, spread, wire
+from async_op.job.processes import child, children, inlets, spread_chain, wire
 from tests.async_op.job.simulation.run import simulate
 from tests.quick import first_is_quick
 
@@ -45,14 +45,14 @@ def channel_state_is_not_delivered(patch: Patch) -> None:
 
 def channel_state_ends_too_late(patch: Patch) -> None:
     """What a child sends after its cut counts as channel state, too."""
-    passed = spread.SpreadChain.passed
+    passed = spread_chain.SpreadChain.passed
 
-    def mutant(self: spread.SpreadChain, child: children.Child, kind: int, payload: bytes) -> None:
+    def mutant(self: spread_chain.SpreadChain, child: children.Child, kind: int, payload: bytes) -> None:
         if kind == wire.ELEMENTS and self._unmarked:
             payload = wire.late(payload)
         passed(self, child, kind, payload)
 
-    patch.setattr(spread.SpreadChain, "passed", mutant)
+    patch.setattr(spread_chain.SpreadChain, "passed", mutant)
 
 
 def the_mark_overtakes_elements(patch: Patch) -> None:
@@ -62,7 +62,7 @@ def the_mark_overtakes_elements(patch: Patch) -> None:
 
 def the_cut_overtakes_elements(patch: Patch) -> None:
     """The parent sends the cut before the elements whose positions it has cut."""
-    patch.setattr(spread.SpreadChain, "cut", _without_flush(spread.SpreadChain.cut))
+    patch.setattr(spread_chain.SpreadChain, "cut", _without_flush(spread_chain.SpreadChain.cut))
 
 
 def the_answer_overtakes_elements(patch: Patch) -> None:
@@ -77,7 +77,7 @@ def the_answer_overtakes_elements(patch: Patch) -> None:
 def a_child_opens_its_steps_alone(patch: Patch) -> None:
     """A child opens all of its steps, whatever is open in the others."""
 
-    async def mutant(self: spread.SpreadChain, snapshot: Any) -> None:
+    async def mutant(self: spread_chain.SpreadChain, snapshot: Any) -> None:
         await self._children.start()
         self._is_begun = True
         for one in self._children.all:
@@ -86,7 +86,7 @@ def a_child_opens_its_steps_alone(patch: Patch) -> None:
                 await one.ask("open_step", number)
         await self._children.ask("go")
 
-    patch.setattr(spread.SpreadChain, "open", mutant)
+    patch.setattr(spread_chain.SpreadChain, "open", mutant)
 
 
 def credits_are_not_returned(patch: Patch) -> None:

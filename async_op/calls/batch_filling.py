@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from async_op.calls.batch_calls import BatchCalls, remove_member, replace_member
-from async_op.calls.vetting import Vet
+from async_op.calls.value_checks import Vet
 from async_op.clock import TimerHandle
 from async_op.context import Scope
 from async_op.elements import Element, ElementId

@@ -8,7 +8,7 @@ from concurrent.futures import CancelledError
 
 import pytest
 
-from snapshots.threads import DaemonPool
+from snapshots.daemon_threads import DaemonPool
 
 
 def test_results_and_errors_come_back_in_the_order_of_the_calls() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Protocol
 
-from snapshots.threads import DaemonPool
+from snapshots.daemon_threads import DaemonPool
 
 
 class Pool(Protocol):

@@ -26,7 +26,7 @@ from keygroups.state.handles import (
     SingleHandle,
     ValueHandle,
 )
-from keygroups.state.identity import identity_of, original_of
+from keygroups.state.key_identity import identity_of, original_of
 from keygroups.state.transaction import Handle
 
 

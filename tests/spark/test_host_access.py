@@ -12,8 +12,8 @@ from pyspark import SparkFiles
 from async_op.hosting.errors import HostUnreachable
 from async_op.hosting.messages import Address
 from async_op.hosting.process.resident import Instructions
-from async_op.spark.task import ways
-from async_op.spark.task.ways import HostAccess, TaskWays
+from async_op.spark.task import host_access
+from async_op.spark.task.host_access import HostAccess, TaskWays
 from async_op.threads.wait_strategies import WaitStrategies
 from async_op.threads.waits import Waits
 from tests.hosting.kit import GENERATION, driven, settings
@@ -38,7 +38,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Instruction
         return REPORTED
         yield
 
-    monkeypatch.setattr(ways, "launch", launch)
+    monkeypatch.setattr(host_access, "launch", launch)
     monkeypatch.setattr(SparkFiles, "_root_directory", str(tmp_path))
     monkeypatch.setattr(SparkFiles, "_is_running_on_worker", True)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -67,7 +67,7 @@ def test_a_host_that_is_there_and_does_not_greet_is_given_up(
         yield
         raise HostUnreachable("silence") from cause
 
-    monkeypatch.setattr(ways, "connecting", connecting)
+    monkeypatch.setattr(host_access, "connecting", connecting)
     tried = task_ways()
     steps = tried.connect(REPORTED)
     next(steps)

@@ -23,7 +23,7 @@ from snapshots import (
     versions,
 )
 from snapshots.filesystem import Folder
-from snapshots.surroundings import NEIGHBOURS_MAX
+from snapshots.folder_hints import NEIGHBOURS_MAX
 from snapshots.testing import CountingFolder
 from tests.snapshot_kit import content_of, parts
 from tests.snapshots.aged_operator import folder_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from async_op.resilience.line import Guest, Line
+from async_op.resilience.waiting_line import Guest, Line
 from tests.async_op.kit import ManualClock, settle
 
 

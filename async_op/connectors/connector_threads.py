@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from async_op.errors import as_exception
-from snapshots.threads import DaemonPool
+from snapshots.daemon_threads import DaemonPool
 
 _T = TypeVar("_T")
 _CLOSE_SECONDS_MAX = 30.0

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from async_op.epochs.adoption import check_declared, check_kind
 from async_op.epochs.position import SourcePosition
-from async_op.plain import name_of
+from async_op.plain_functions import name_of
 from async_op.spark.epoch.fleet import is_encrypted, unsuitable_settings
 from async_op.spark.epoch.history import check_keys
 from async_op.spark.errors import ModuleNotOnWorkers, UnpicklableFunction, UnsuitableWorkerPython
@@ -25,8 +25,8 @@ from keygroups.ranges import range_of
 from keygroups.representation import short
 from keygroups.spark.session import is_connect
 from snapshots import IncompatibleSnapshot, Snapshot
+from snapshots.folder_hints import newest_or_empty
 from snapshots.host_logs import logs_pattern
-from snapshots.surroundings import newest_or_empty
 
 _SUBTASKS_SHOWN = 4
 
