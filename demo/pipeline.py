@@ -17,7 +17,7 @@ from demo.data import FLIGHT_COLUMNS
 from demo.enrichment import OUTPUT_SCHEMA, FlightEnrichment
 from demo.latency import Latency
 from demo.session import start_spark
-from demo.workspace import CAPACITY, OPERATOR_ID, Workspace
+from demo.workspace import CAPACITY, OPERATOR_ID, TIMEOUT, Workspace
 
 MAX_PARALLELISM = 128
 
@@ -62,9 +62,7 @@ def run_pipeline(
         # In order for each aircraft. In mode "ordered", one slow call would hold the places of all that came after it.
         mode="key_ordered",
         capacity=CAPACITY,
-        # The flights of an aircraft wait for each other, and the timeout includes that wait: the calls of the busiest
-        # one take 170 s in all.
-        timeout=300.0,
+        timeout=TIMEOUT,
     )
 
     deliveries = itertools.count(1)

@@ -19,7 +19,7 @@ from .explanation import Explanation, Finding
 from .pipeline import AsyncPipeline
 from .progress import EpochMetrics, EpochProgress
 from .query import PipelineQuery
-from .restarting import run_with_restarts
+from .restarts import run_with_restarts
 from .retention import Retention
 from .rows.dead_letter_column import split_dead_letters
 

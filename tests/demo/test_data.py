@@ -9,6 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from demo.data import FLIGHT_COLUMNS, load_flights, load_planes, load_weather, write_stream, write_tables
+from demo.latency import MEDIAN, Latency
+from demo.workspace import TIMEOUT
 
 
 @pytest.fixture(scope="module")
@@ -79,3 +81,12 @@ def test_a_missing_value_is_null_in_the_files(flights: pd.DataFrame, tmp_path: P
     assert pq.read_table(file)["tailnum"].null_count == 2_512
     assert pq.read_table(file)["arr_delay"].null_count == 2_512
     assert pq.read_table(tmp_path / "weather.parquet")["temp"].null_count == 1
+
+
+@pytest.mark.thorough
+def test_the_timeout_is_longer_than_all_calls_for_the_busiest_aircraft(flights: pd.DataFrame) -> None:
+    latency = Latency(MEDIAN, seed=2013)
+    aircraft = flights["tailnum"].fillna(flights["carrier"] + flights["flight"].astype(str))
+    seconds = flights["flight_id"].map(latency.of).groupby(aircraft).sum()
+
+    assert 1.5 * seconds.max() < TIMEOUT
