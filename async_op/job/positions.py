@@ -13,7 +13,8 @@ from async_op.connectors.errors import InputReplaced
 from async_op.connectors.source import PartitionId, Reached, Source
 from async_op.elements import ElementId
 from async_op.job.step import SOURCE
-from keygroups.errors import ConfigError
+from keygroups.codec import pack
+from keygroups.errors import ConfigError, UnstorableValue
 from keygroups.operator_state import split
 from snapshots import OperatorStateCut, Snapshot, SubtaskSnapshot
 
@@ -176,12 +177,14 @@ class Positions:
         Raises
         ------
         ConfigError
-            An id is neither text nor an integer, or looks like another one.
+            An id is neither text that can be stored nor an integer, or looks like another one.
         """
         ids = list(ids)
         for name in ids:
             if not isinstance(name, str | int) or isinstance(name, bool):
                 raise ConfigError("partitions", name, "the id of a partition is a str or an int")
+            if name not in self.partitions:
+                _check_storable(name)
         fresh = []
         texts = {str(name): type(name) for name in self.partitions}
         for name in ids:
@@ -272,6 +275,13 @@ class Positions:
             WATERMARKS: [(one.id, one.watermark) for one in own if one.watermark is not None],
             CONTENTS: contents,
         }
+
+
+def _check_storable(name: PartitionId) -> None:
+    try:
+        pack(name, "the id of a partition")
+    except UnstorableValue as error:
+        raise ConfigError("partitions", name, "the id of a partition is stored, which this one cannot be") from error
 
 
 def _smallest(marks: list[int | None]) -> int | None:

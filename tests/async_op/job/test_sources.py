@@ -167,6 +167,13 @@ async def test_a_wrong_timestamp_is_refused_and_names_the_source(timestamp: Any)
     assert "Given() yielded it in partition 'a', before position 1" in caught.value.__notes__[0]
 
 
+@pytest.mark.parametrize("name", ["half an emoji: \ud83d", None, True, 1.5], ids=ascii)
+async def test_an_id_of_a_partition_that_cannot_be_stored_is_refused_before_a_call(name: Any) -> None:
+    source = Given([name], iter([("x", None, 1)]))
+    with pytest.raises(ConfigError, match=r"partitions=.*the id of a partition"):
+        await new_job(source, same, Epochs()).run()
+
+
 @pytest.mark.parametrize("positions", [[1, 1, 2], [1, "2", "2"], [None], [[3], [3]]], ids=str)
 @pytest.mark.parametrize("iterate", [iter, asynchronous])
 async def test_two_elements_with_one_position_would_share_a_key(positions: list[Any], iterate: Any) -> None:
