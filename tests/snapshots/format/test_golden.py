@@ -20,8 +20,8 @@ from keygroups.state import MISSING, identity_of
 from keygroups.state.timers import TIMER_STATES
 from snapshots import SnapshotCorrupted, SnapshotStore
 from snapshots.format.delivered import last_delivered
-from snapshots.format.head import FEATURES, Head
 from snapshots.format.manifest import decode_schema
+from snapshots.format.manifest_head import FEATURES, Head
 from snapshots.format.parquet import ParquetReader
 from snapshots.format.sink_notes import SinkNotes
 from snapshots.inputs import load_input
