@@ -18,8 +18,8 @@ from snapshots import IncompleteSnapshot, SnapshotCorrupted, SnapshotNotFound, S
 from snapshots.commit import creation as commits
 from snapshots.filesystem import open_folder
 from snapshots.format import files
-from snapshots.format import head as heads
 from snapshots.format import manifest as manifests
+from snapshots.format import manifest_head as heads
 from snapshots.format import parquet as parquets
 from snapshots.format.files import FileLabel, FileWriter, KeyedWriter, target_file_bytes
 from snapshots.format.manifest import manifest_name
