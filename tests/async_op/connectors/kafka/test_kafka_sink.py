@@ -28,7 +28,7 @@ from async_op.connectors import (
     TargetReplaced,
     TargetTaken,
     UnwritableValue,
-    repeats,
+    epoch_gaps,
 )
 from async_op.connectors.kafka import client
 from keygroups import ConfigError
@@ -65,13 +65,13 @@ async def test_an_epoch_that_comes_again_is_there_once(server: str, served_topic
 async def test_a_job_that_begins_anew_is_told(
     server: str, served_topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(repeats, "_REPEATS_MAX", 2)
+    monkeypatch.setattr(epoch_gaps, "_REPEATS_MAX", 2)
     sink = sink_into(server, served_topic)
     await sink.write([b"100"], 100)
-    with caplog.at_level(logging.WARNING, repeats.__name__):
+    with caplog.at_level(logging.WARNING, epoch_gaps.__name__):
         for epoch in (1, 2, 100, 1, 2):
             await sink.write([b"%d" % epoch], epoch)
-    assert [record.args[0] for record in caplog.records if record.name == repeats.__name__] == [1, 2, 1, 2]
+    assert [record.args[0] for record in caplog.records if record.name == epoch_gaps.__name__] == [1, 2, 1, 2]
     with pytest.raises(EpochsBehind, match="another name"):
         await sink.write([b"3"], 3)
     await sink.close()
