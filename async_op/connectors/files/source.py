@@ -127,7 +127,7 @@ class FileSource(Source[Any]):
         check_choice("format", format, FORMATS)
         self.bounded = bounded
         # A subclass may read something else, and whoever registers a type with Arrow says what its values are.
-        self.is_decoded = type(self).read is FileSource.read and format != "parquet"
+        self.is_decoded: bool = type(self).read is FileSource.read and format != "parquet"
         self._pattern = check_location("glob", glob, reason="name files by one pattern, as in '/data/*.csv'")
         self._format = format
         self._timestamp = timestamp

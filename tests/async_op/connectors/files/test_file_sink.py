@@ -209,7 +209,7 @@ step = sys.argv[2]
 if step == "before the rename":
     Path.replace = lambda self, target: os.kill(os.getpid(), 9)
 else:
-    replacing._sync = lambda directory: os.kill(os.getpid(), 9)
+    atomic_write._sync = lambda directory: os.kill(os.getpid(), 9)
 asyncio.run(FileSink(sys.argv[1], "json").write([1, 2], 5))
 """
 
