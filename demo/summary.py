@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
 
 from rich.console import Console
@@ -93,7 +95,7 @@ class Summary:
             ("in flight in the snapshot before the crash", f"{self.in_flight_at_crash:,}"),
             ("  of them called again after the crash", f"{self.reinvoked_after_crash:,}"),
             ("snapshots", f"{self.snapshots:,} of {self.snapshot_bytes / 2**20:.1f} MiB together"),
-            ("subtasks of each epoch", " ".join(map(str, self.parallelism_of_epochs))),
+            ("subtasks, and for how many epochs", ", ".join(_runs(self.parallelism_of_epochs))),
             (
                 f"rescale from {self.old_parallelism} to {self.new_parallelism}, by the command line",
                 f"{self.rescale_milliseconds:.1f} ms",
@@ -102,3 +104,9 @@ class Summary:
             (f"one call at a time (measured on {self.baseline_rows})", f"{self.baseline_seconds:,.0f} s"),
             ("faster by", f"{speedup:,.{0 if speedup >= 10 else 1}f} times"),
         ]
+
+
+def _runs(numbers: Iterable[int]) -> Iterator[str]:
+    """Yield each number that stands in a row, and how often it does: "3 (12)"."""
+    for number, run in groupby(numbers):
+        yield f"{number} ({sum(1 for _ in run)})"
