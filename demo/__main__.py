@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from demo.latency import MEDIAN, Latency
+from demo.latency import MEDIAN_SECONDS, Latency
 from demo.process import ChildFailed
 from demo.workspace import Workspace
 
@@ -69,7 +69,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument(
         "--latency",
         type=_latency,
-        default=MEDIAN,
+        default=MEDIAN_SECONDS,
         metavar="SECONDS",
         help="median of the calls' latency; one in a hundred takes fifty times as long (default: %(default)s)",
     )

@@ -9,8 +9,8 @@ import xxhash
 # The distribution is Pareto's with exponent 1, cut off where one call in a hundred is: at fifty times the median.
 _SLOWEST = 50.0
 
-MEDIAN = 0.1
-"""Seconds, unless the reader chooses something else."""
+MEDIAN_SECONDS = 0.1
+"""Unless the reader chooses something else."""
 
 
 @dataclass(frozen=True, slots=True)

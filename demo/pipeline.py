@@ -17,7 +17,7 @@ from demo.data import FLIGHT_COLUMNS
 from demo.enrichment import OUTPUT_SCHEMA, FlightEnrichment
 from demo.latency import Latency
 from demo.session import start_spark
-from demo.workspace import CAPACITY, OPERATOR_ID, TIMEOUT, Workspace
+from demo.workspace import CAPACITY, OPERATOR_ID, TIMEOUT_SECONDS, Workspace
 
 MAX_PARALLELISM = 128
 
@@ -62,7 +62,7 @@ def run_pipeline(
         # In order for each aircraft. In mode "ordered", one slow call would hold the places of all that came after it.
         mode="key_ordered",
         capacity=CAPACITY,
-        timeout=TIMEOUT,
+        timeout=TIMEOUT_SECONDS,
     )
 
     deliveries = itertools.count(1)

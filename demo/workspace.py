@@ -12,8 +12,8 @@ CAPACITY = 200
 """Calls that a subtask has under way. With 0.28 s a call on average, 700 calls a second keep it full. Two cores make
 about 5,000 in all, so they would never fill a capacity of thousands."""
 
-TIMEOUT = 300.0
-"""Seconds. The flights of an aircraft wait for each other, and the timeout includes that wait: the calls of the busiest
+TIMEOUT_SECONDS = 300.0
+"""The flights of an aircraft wait for each other, and the timeout includes that wait: the calls of the busiest
 aircraft take 170 s in all."""
 
 

@@ -517,7 +517,7 @@ _ENCODERS: dict[type, tuple[int, Callable[[Any], object]]] = {
 }
 
 _SINGLE = _NATIVE.union(_ENCODERS)
-"""Types of which no packed value has a bytearray that looks like bytes."""
+"""Types that can hold no bytearray. Packed, one would look like bytes."""
 
 _DECODERS: dict[int, Callable[[Any], object]] = {
     _BIG_INT: lambda value: int.from_bytes(value, "big", signed=True),

@@ -86,7 +86,7 @@ class Values:
         if not places:
             return self if self.values else None
         left = self._left(places)
-        return type(self)(left, lambda: self._left_anew(places)) if left else None
+        return type(self)(left, lambda: self._renewed_without(places)) if left else None
 
     def at(self, places: Collection[int]) -> dict[int, Any]:
         """Return the values at these places."""
@@ -99,13 +99,13 @@ class Values:
     def _left(self, places: Collection[int]) -> list[Any]:
         return [value for place, value in enumerate(self.values) if place not in places]
 
-    def _left_anew(self, places: Collection[int]) -> list[Any]:
+    def _renewed_without(self, places: Collection[int]) -> list[Any]:
         self.renew()
         return self._left(places)
 
 
 class Letters(Values):
-    """The dead letters of an epoch: dicts of plain values, of which each attempt gets copies."""
+    """The dead letters of an epoch, as dicts of plain values. Each attempt gets copies of them."""
 
     def __init__(self, letters: list[dict[str, Any]]) -> None:
         super().__init__(letters, lambda: letters)

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from demo.data import FLIGHT_COLUMNS, load_flights, load_planes, load_weather, write_stream, write_tables
-from demo.latency import MEDIAN, Latency
-from demo.workspace import TIMEOUT
+from demo.latency import MEDIAN_SECONDS, Latency
+from demo.workspace import TIMEOUT_SECONDS
 
 
 @pytest.fixture(scope="module")
@@ -85,8 +85,8 @@ def test_a_missing_value_is_null_in_the_files(flights: pd.DataFrame, tmp_path: P
 
 @pytest.mark.thorough
 def test_the_timeout_is_longer_than_all_calls_for_the_busiest_aircraft(flights: pd.DataFrame) -> None:
-    latency = Latency(MEDIAN, seed=2013)
+    latency = Latency(MEDIAN_SECONDS, seed=2013)
     aircraft = flights["tailnum"].fillna(flights["carrier"] + flights["flight"].astype(str))
     seconds = flights["flight_id"].map(latency.of).groupby(aircraft).sum()
 
-    assert 1.5 * seconds.max() < TIMEOUT
+    assert 1.5 * seconds.max() < TIMEOUT_SECONDS

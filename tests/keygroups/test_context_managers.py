@@ -1,4 +1,4 @@
-"""Context managers made of generators: as those of `contextlib`, but any error passes them unchanged."""
+"""Context managers made of generators behave like those of `contextlib`, and pass on any error unchanged."""
 
 from __future__ import annotations
 

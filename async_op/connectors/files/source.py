@@ -126,7 +126,7 @@ class FileSource(Source[Any]):
     ) -> None:
         check_choice("format", format, FORMATS)
         self.bounded = bounded
-        # A subclass may read something else, and whoever registers a type with Arrow says what its values are.
+        # A subclass may read something else, and a type that a program registers with Arrow may give any value.
         self.is_decoded: bool = type(self).read is FileSource.read and format != "parquet"
         self._pattern = check_location("glob", glob, reason="name files by one pattern, as in '/data/*.csv'")
         self._format = format

@@ -25,9 +25,11 @@ def partition_check(columns: Sequence[str], reason_against: Callable[[Any], str 
     reason_against : callable
         Returns why the package that writes the table does not keep a value, or None.
     """
+    names = frozenset(columns)
 
     def check(batch: pa.RecordBatch) -> None:
-        for name in columns:
+        # A batch has no column by the name of a field inside a struct, such as `place.city`.
+        for name in names.intersection(batch.schema.names):
             for value in {*batch.column(name).to_pylist()} - {None}:
                 if reason := reason_against(value) or _reason_of_length(name, value):
                     raise Misfit(0, name, f"in a partition column, {reason}")
