@@ -30,6 +30,11 @@ MODULES = {
 MODULE_LINES_MAX = 700
 FUNCTION_LINES_MAX = 50
 
+# How many there are today; less is better. A module that only one other uses may be a part of that one, and what a
+# constructor is told to call hides who calls whom.
+MODULES_WITH_ONE_USER_MAX = 113
+CALLBACKS_OF_CONSTRUCTORS_MAX = 79
+
 # Modules that may look at the wall clock or sleep, and why. Everything else takes a clock, or uses a monotonic one.
 CLOCK_USERS: dict[str, str] = {
     "async_op/metrics/opentelemetry.py": "a span has the time of day at which it began",
@@ -88,6 +93,48 @@ def test_functions_are_short() -> None:
     assert {name: size for name, size in sizes.items() if size > FUNCTION_LINES_MAX} == {}
 
 
+def dotted(name: str) -> str:
+    return name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def imports_of(tree: ast.Module) -> set[str]:
+    """Return the modules, and the names in modules, that a module imports."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=taken):
+                names |= {alias.name for alias in taken}
+            case ast.ImportFrom(module=str(module), names=taken):
+                names |= {module, *(f"{module}.{alias.name}" for alias in taken)}
+    return names
+
+
+def test_few_modules_have_only_one_user() -> None:
+    entries = ("__init__.py", "__main__.py")
+    users: dict[str, set[str]] = {dotted(name): set() for name in MODULES if not name.endswith(entries)}
+    for name, tree in trees().items():
+        for module in imports_of(tree) & users.keys() - {dotted(name)}:
+            users[module].add(name)
+
+    alone = sorted(module for module, names in users.items() if len(names) == 1)
+    assert len(alone) <= MODULES_WITH_ONE_USER_MAX, alone
+
+
+def test_few_constructors_are_told_what_to_call() -> None:
+    callbacks = [
+        f"{name} {node.name}({argument.arg})"
+        for name, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for function in node.body
+        if isinstance(function, ast.FunctionDef) and function.name == "__init__"
+        for argument in (*function.args.args, *function.args.kwonlyargs)
+        if argument.annotation is not None and "Callable" in ast.unparse(argument.annotation)
+    ]
+
+    assert len(callbacks) <= CALLBACKS_OF_CONSTRUCTORS_MAX, callbacks
+
+
 def test_a_class_has_a_name_of_its_own() -> None:
     homes: dict[str, list[str]] = {}
     for name, tree in trees().items():
@@ -100,7 +147,7 @@ def test_a_class_has_a_name_of_its_own() -> None:
 
 def test_a_module_takes_nothing_from_the_package_that_it_is_in() -> None:
     """Such a circle is none of siblings, so import-linter does not see it."""
-    names = {name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in MODULES}
+    names = {dotted(name) for name in MODULES}
     taken = [
         (name, alias.name)
         for name, tree in trees().items()
@@ -135,7 +182,7 @@ def test_public_names_resolve_and_are_explained(package: str) -> None:
 
 
 def test_everything_but_spark_imports_without_spark() -> None:
-    names = [name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in MODULES]
+    names = [dotted(name) for name in MODULES]
     pure = [name for name in names if "spark" not in name.split(".")]
     program = f"import importlib, sys; sys.modules['pyspark'] = None; [importlib.import_module(n) for n in {pure}]"
 
