@@ -37,7 +37,7 @@ _QUIET_SECONDS = 3
 _QUIET_EVERY = 4
 _PUT_SECONDS = 0.05
 _END_SECONDS = 60
-_PROGRAM = b"async_op.job.processes"
+_PROGRAM = b"async_op."
 
 
 class Rows(threading.Thread):

@@ -29,6 +29,7 @@ UNPICKLE: dict[str, str] = {
     "async_op/hosting/process/template.py": "a connection in a folder that only this user can open",
     "async_op/hosting/wire/frames.py": "messages between sides that have proved to know the run's secret",
     "async_op/job/processes/__main__.py": "standard input, from the process that started this one",
+    "async_op/job/processes/child_process.py": "what the parent has told it, over standard input or by its template",
     "async_op/job/processes/child.py": "messages of the parent, over a pair of sockets",
     "async_op/job/processes/spawn.py": "makes pickles, loads none",
     "async_op/job/processes/spread_chain.py": "makes pickles, loads none",

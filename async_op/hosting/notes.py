@@ -16,18 +16,23 @@ _STATUS_SECONDS = 2.0
 
 
 def how_ended(address: Address) -> str:
-    """Return how the process of a host has ended, such as " by SIGSEGV"; empty if that is not known on this machine.
+    """Return how the process of a host has ended, such as " by SIGSEGV"; empty if that is not known on this machine."""
+    status = noted_exit(Path(address.exits), address.process.rpartition(":")[2]) if address.exits else ""
+    return f" {status}" if status else ""
 
-    Its template notes it a moment after the connection has ended.
+
+def noted_exit(exits: Path, process: str) -> str:
+    """Return how a forked process has ended, such as "by SIGSEGV"; empty if its template does not note it.
+
+    The template does so a moment after the connection has ended.
     """
-    exits, process = Path(address.exits), address.process.rpartition(":")[2]
     until, pause = time.monotonic() + _STATUS_SECONDS, threading.Event()
-    while address.exits and exits.parent.is_dir():
+    while exits.parent.is_dir():
         with suppress(OSError):
             for line in reversed(exits.read_text(encoding="ascii").splitlines()):  # ids of processes are used again
                 ended, _, status = line.partition(" ")
                 if ended == process:
-                    return f" {status}"
+                    return status
         if time.monotonic() > until:
             break
         pause.wait(0.02)

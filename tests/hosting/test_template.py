@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 from async_op.hosting.messages import Address
+from async_op.hosting.notes import how_ended
 from async_op.hosting.process import launch as launching
 from async_op.hosting.process import template
 from async_op.hosting.process.launch import launch
@@ -165,6 +166,15 @@ def test_hosts_outlive_a_template_that_is_killed_and_the_next_host_gets_another(
     assert parent_of(owner.start(1)) not in (lost, os.getpid(), 1)
 
 
+def test_signals_to_the_whole_group_end_no_template_for_it_notes_how_its_hosts_end(owner: Owner) -> None:
+    address = driven(launch(owner.instructions(0)))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(parent_of(process_of(address)), number)
+    os.kill(process_of(address), signal.SIGKILL)
+
+    assert how_ended(address) == " by SIGKILL"
+
+
 def test_hosts_that_start_at_once_share_a_template(owner: Owner) -> None:
     hosts: list[int] = []
     starts = [threading.Thread(target=lambda number=number: hosts.append(owner.start(number))) for number in range(6)]
@@ -232,13 +242,16 @@ def test_where_there_is_no_template_a_host_is_a_fresh_interpreter(
         os.kill(process_of(address), signal.SIGTERM)
 
 
-@pytest.mark.parametrize("limit", ["OMP_NUM_THREADS", "FSSPEC_MEMORY", "limits"])
+@pytest.mark.parametrize("limit", ["OMP_NUM_THREADS", "FSSPEC_MEMORY", "limits", "umask"])
 def test_what_a_fork_cannot_change_takes_another_template(
-    owner: Owner, monkeypatch: pytest.MonkeyPatch, limit: str
+    owner: Owner, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, limit: str
 ) -> None:
     first = parent_of(owner.start(0))
     if limit == "limits":
         monkeypatch.setattr(template.resource, "getrlimit", lambda limit: (1000, 1000))
+    elif limit == "umask":
+        before = os.umask(0o027)
+        request.addfinalizer(lambda: os.umask(before))
     else:
         monkeypatch.setenv(limit, "{}")
 

@@ -1,11 +1,10 @@
-"""`python -m async_op.hosting.process`: the process of a host, or the template of many. `launch` starts both."""
+"""`python -m async_op.hosting.process`: the process of a host, or a template. `launch` starts both."""
 
 from __future__ import annotations
 
 import os
 import pickle
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
@@ -13,7 +12,7 @@ from typing import BinaryIO, NoReturn
 def main() -> None:
     """Detach from the starting process, then run a host; standard output gets its address, or why it has none.
 
-    With descriptors as arguments, run a template, which forks a host for each connection.
+    With descriptors as arguments, run a template, which forks a process for each connection.
     """
     if os.fork():
         # The worker that started this may end at any time. The host is no child of it, but stays in its process group.
@@ -21,11 +20,11 @@ def main() -> None:
     if sys.argv[1:]:
         _be_template(*sys.argv[1:])
     with open(0, "rb", closefd=False) as told:
-        search_path, instructions, watched = pickle.load(told)  # noqa: S301 - from the process that started this one
+        search_path, instructions, descriptors = pickle.load(told)  # noqa: S301 - from the process that started this one
     answer = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a function prints goes to the log
     _read_nothing()
-    _live(search_path, instructions, watched, answer, "")
+    _live(search_path, instructions, descriptors, answer, "")
 
 
 def _be_template(listening: str, lock: str, owner: str, folder: str, name: str, start: str, *modules: str) -> NoReturn:
@@ -35,15 +34,12 @@ def _be_template(listening: str, lock: str, owner: str, folder: str, name: str, 
     template.serve(int(listening), int(lock), int(owner), HostPlace(Path(folder), name, start), modules, _live)
 
 
-def _live(search_path: list[str], instructions: bytes, watched: int | None, answer: BinaryIO, exits: str) -> None:
+def _live(search_path: list[str], instructions: bytes, descriptors: list[int], answer: BinaryIO, exits: str) -> None:
     sys.path[:] = search_path
     from async_op.hosting.process.template import say
 
     try:
-        from async_op.hosting.process.resident import live
-
-        told = pickle.loads(instructions)  # noqa: S301 - from the process that started this one
-        live(replace(told, watched=watched, exits=exits), answer)
+        pickle.loads(instructions).live(descriptors, answer, exits)  # noqa: S301 - from the process that started this
     except Exception as error:
         if not answer.closed:
             with answer:

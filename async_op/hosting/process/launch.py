@@ -13,7 +13,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 from async_op.hosting.blueprint import OPEN_SECONDS
 from async_op.hosting.errors import HostFailed, HostUnreachable
@@ -29,9 +28,6 @@ COMMON_MODULES = (
     *("fsspec.core", "pyarrow.compute", "pyarrow.parquet"),  # `snapshots` loads them on first use
 )
 """What every host needs, whatever runs in it."""
-
-_TEMPLATES_MAX = 3
-"""So many templates in a row may end at the moment at which they are asked for a host."""
 
 _log = logging.getLogger(__package__)
 
@@ -119,29 +115,24 @@ class _Start:
         owner = self._owner()
         if owner is None:
             return False
-        order = template.Order(template.environment(), str(Path.cwd()), sys.path, self._instructions)
+        descriptors = [self._log.fileno(), self._log.fileno(), *self._watched_descriptors()]
         try:
-            return self._is_told_to_template(owner, order)
+            forked = template.fork(
+                owner, self._modules, template.Order.of(self._instructions), descriptors, self._until
+            )
         except (HostUnreachable, FileNotFoundError) as error:
             _log.debug("hosts of this process are not forked from a template: %s", error)
             return False
         finally:
             os.close(owner)
+        if forked is None:
+            return False
+        with forked.connection:
+            self._hear(forked.connection)
+        return True
 
-    def _is_told_to_template(self, owner: int, order: template.Order) -> bool:
-        pause = threading.Event()
-        for _ in range(_TEMPLATES_MAX):
-            while (connected := template.connect(owner, self._modules)) is None:
-                if time.monotonic() > self._until:
-                    return False
-                pause.wait(0.01)
-            with connected, suppress(ConnectionError):  # it was about to end
-                connected.settimeout(max(0.01, self._until - time.monotonic()))
-                template.send(connected, order, self._log.fileno(), self._watched)
-                if connected.recv(1) == template.FORKED:
-                    self._hear(connected)
-                    return True
-        return False
+    def _watched_descriptors(self) -> list[int]:
+        return [] if self._watched is None else [self._watched]
 
     def _owner(self) -> int | None:
         """Return a descriptor of the process that the template must not outlive: what the host watches, or this one."""
@@ -149,7 +140,7 @@ class _Start:
 
     def _start_fresh(self) -> None:
         """Hear a host in an interpreter of its own."""
-        watched = () if self._watched is None else (self._watched,)
+        watched = self._watched_descriptors()
         ours, theirs = socket.socketpair()
         with ours:
             with theirs:
@@ -162,7 +153,7 @@ class _Start:
                     env=template.environment(),
                 )
             ours.settimeout(OPEN_SECONDS)
-            ours.sendall(pickle.dumps((sys.path, self._instructions, self._watched)))
+            ours.sendall(pickle.dumps((sys.path, self._instructions, watched)))
             ours.shutdown(socket.SHUT_WR)
             self._hear(ours)
         with suppress(subprocess.TimeoutExpired):

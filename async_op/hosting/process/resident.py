@@ -13,9 +13,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from io import TextIOWrapper
 from types import FrameType
@@ -103,6 +103,10 @@ class Instructions:
     prepare: Callable[[], object] | None = None
     exits: str = ""
     given_up: str = ""
+
+    def live(self, descriptors: Sequence[int], answer: BinaryIO, exits: str) -> None:
+        """Run the host until it ends; the descriptors have what it watches, if it watches anything."""
+        live(replace(self, watched=next(iter(descriptors), None), exits=exits), answer)
 
 
 def live(instructions: Instructions, answer: BinaryIO) -> None:

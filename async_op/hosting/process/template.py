@@ -1,8 +1,9 @@
-"""The template of hosts: a process that has loaded what all hosts need, and forks one in milliseconds.
+"""The template: a process that has loaded what all hosts need, or all children of jobs, and forks one in milliseconds.
 
 A fresh interpreter spends 0.7 to 1.0 s of processor time on imports and has 140 MB of memory of its own; a fork takes
 5 ms, and shares the pages of the template. There is one template for each executor and machine: the first task that
-needs a host starts it, and it ends soon after its last host, or with the executor.
+needs a host starts it, and it ends soon after its last host, or with the executor. A program with jobs has one for the
+children of all of its jobs.
 
 The template has one Python thread. It forks in its only loop, so no lock is held and no pool exists at that moment. The
 native threads that OpenBLAS starts on import are ended by OpenBLAS's own fork handler, and start again on demand.
@@ -22,6 +23,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 import traceback
 import warnings
@@ -37,10 +39,16 @@ from async_op.hosting.wire.socket_paths import bindable
 IDLE_SECONDS = 30.0
 """How long a template outlives its last host: a rescale, or the next query, finds it warm."""
 
-FORKED = b"+"
-"""What a forked host sends first. A connection that ends without it met a template that was about to end."""
+_FORKED = struct.Struct("!Q")
+"""What a forked process sends first: its id. A connection that ends without it met a template that was about to end."""
+
+_TEMPLATES_MAX = 3
+"""So many templates in a row may end at the moment at which they are asked for a fork."""
 
 _HEADER = struct.Struct("!Q")
+
+_DESCRIPTORS_MAX = 4
+"""A process gets its standard output, its standard error, what it watches, and a connection."""
 
 _LOADED_ONCE = (
     *("PYTHON", "OMP_", "OPENBLAS_", "MKL_", "LD_", "ARROW_", "MALLOC_", "LC_", "LANG", "TZ"),
@@ -48,26 +56,32 @@ _LOADED_ONCE = (
 )
 """How the names of variables begin that the interpreter and libraries read only when they are loaded."""
 
+_INHERITED = ("Umask", "Uid", "Gid", "Groups", "CapEff", "NoNewPrivs", "Seccomp")
+"""What a process inherits of rights, as the system names it."""
+
+_HANDLED = (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM)
+"""The signals that do nothing in a template but wake it."""
+
 _LIMITS = tuple(getattr(resource, name) for name in sorted(dir(resource)) if name.startswith("RLIMIT_"))
 
-Live: TypeAlias = Callable[[list[str], bytes, int | None, BinaryIO, str], object]
-"""Runs a host until it ends, given the search path, the pickled instructions, what it watches, where it answers, and
-the file that will have its exit status."""
+Live: TypeAlias = Callable[[list[str], bytes, list[int], BinaryIO, str], object]
+"""Runs a forked process until it ends, given the search path, the pickled instructions, the descriptors that it got,
+where it answers, and the file that will have its exit status."""
 
 
 class Order(NamedTuple):
-    """What a template is told about the host that it forks, apart from the descriptors of its log and its owner.
+    """What a template is told about the process that it forks, apart from descriptors.
 
     Attributes
     ----------
     environment : dict of str to str
-        The environment that the host gets.
+        The environment that the process gets.
     folder : str
         The working directory of the starting process.
     search_path : list of str
         Its `sys.path`.
     instructions : bytes
-        The pickled instructions of the host.
+        The pickled instructions: an object with a method `live`, which runs the process until it ends.
     """
 
     environment: dict[str, str]
@@ -75,8 +89,31 @@ class Order(NamedTuple):
     search_path: list[str]
     instructions: bytes
 
+    @classmethod
+    def of(cls, instructions: bytes) -> Order:
+        """Return the order for a process that has what this one has."""
+        return cls(environment(), str(Path.cwd()), sys.path, instructions)
 
-# In the process that starts a host.
+
+class Forked(NamedTuple):
+    """A process that a template has forked.
+
+    Attributes
+    ----------
+    connection : socket
+        What it says can be `heard` here.
+    pid : int
+        Its number.
+    exits : Path
+        The file that will have its exit status.
+    """
+
+    connection: socket.socket
+    pid: int
+    exits: Path
+
+
+# In the process that starts another.
 
 
 def watch(pid: int) -> int | None:
@@ -142,8 +179,40 @@ def connect(owner: int, modules: Sequence[str]) -> socket.socket | None:
     return connected
 
 
+def fork(owner: int, modules: Sequence[str], order: Order, descriptors: Sequence[int], until: float) -> Forked | None:
+    """Have a process forked by the template, which this starts if there is none; None if no template does it.
+
+    It takes the first arguments of `connect`, and raises the same errors, and `TimeoutError` when the monotonic clock
+    is there. The process gets the descriptors: its standard output, its standard error, and what its instructions need.
+    """
+    pause = threading.Event()
+    for _ in range(_TEMPLATES_MAX):
+        while (connected := connect(owner, modules)) is None:
+            if time.monotonic() > until:
+                return None
+            pause.wait(0.01)
+        if pid := _pid_from(connected, order, descriptors, until):
+            return Forked(connected, pid, place_of(_name_of(owner, modules), "", 0).exits)
+    return None
+
+
+def _pid_from(connected: socket.socket, order: Order, descriptors: Sequence[int], until: float) -> int:
+    """Give an order to a template and return the process that it forks; 0 if the template was about to end."""
+    said = b""
+    try:
+        connected.settimeout(max(0.01, until - time.monotonic()))
+        _send(connected, order, descriptors)
+        said = connected.recv(_FORKED.size, socket.MSG_WAITALL)
+    except ConnectionError:
+        pass
+    finally:
+        if len(said) < _FORKED.size:
+            connected.close()
+    return _FORKED.unpack(said)[0] if len(said) == _FORKED.size else 0
+
+
 def environment() -> dict[str, str]:
-    """Return the environment of a host: this process's own, in which another Python finds the same modules."""
+    """Return this process's environment, in which another Python finds the same modules."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
@@ -169,10 +238,9 @@ def heard(connected: socket.socket, until: float) -> Iterator[object]:
             yield pickle.loads(answer.read(size))  # noqa: S301 - from the process that was started here
 
 
-def send(connected: socket.socket, order: Order, log: int, watched: int | None) -> None:
-    """Tell a template which host to fork, and give it the log and what the host watches."""
+def _send(connected: socket.socket, order: Order, descriptors: Sequence[int]) -> None:
     told = pickle.dumps(order)
-    socket.send_fds(connected, [_HEADER.pack(len(told))], [log] if watched is None else [log, watched])
+    socket.send_fds(connected, [_HEADER.pack(len(told))], descriptors)
     connected.sendall(told)
     connected.shutdown(socket.SHUT_WR)
 
@@ -213,9 +281,14 @@ def _name_of(owner: int, modules: Sequence[str]) -> str:
         [resource.getrlimit(limit) for limit in _LIMITS],
         (os.getpriority(os.PRIO_PROCESS, 0), sorted(os.sched_getaffinity(0))),
         sorted((name, value) for name, value in os.environ.items() if name.startswith(_LOADED_ONCE)),
+        (os.getpgrp(), [line for line in _status_lines() if line.startswith(_INHERITED)]),
         list(modules),
     ]
     return "template " + hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()
+
+
+def _status_lines() -> list[str]:
+    return Path("/proc/self/status").read_text(encoding="utf-8", errors="replace").splitlines()
 
 
 def _process_of(owner: int) -> str:
@@ -230,7 +303,7 @@ def _process_of(owner: int) -> str:
 
 
 def serve(listening: int, lock: int, owner: int, place: HostPlace, modules: Sequence[str], live: Live) -> NoReturn:
-    """Load modules, then fork a host for each connection until nothing needs the template any more.
+    """Load modules, then fork a process for each connection until nothing needs the template any more.
 
     Parameters
     ----------
@@ -240,9 +313,9 @@ def serve(listening: int, lock: int, owner: int, place: HostPlace, modules: Sequ
     place : HostPlace
         Where its socket and lock are.
     modules : sequence of str
-        What all hosts need. None of them starts a thread when it is imported.
+        What all forked processes need. None of them starts a thread when it is imported.
     live : callable
-        Runs a host, in the forked process.
+        Runs a forked process.
     """
     for module in modules:
         importlib.import_module(module)
@@ -250,41 +323,42 @@ def serve(listening: int, lock: int, owner: int, place: HostPlace, modules: Sequ
         # pyarrow loads pandas, where it is installed, for its first array: 0.3 s and 40 MB for each host.
         sys.modules["pyarrow"].array([])
     gc.collect()
-    gc.freeze()  # a collection in a host would otherwise write to, and so copy, every page with a Python object
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C goes to the whole group, and hosts end by themselves
+    gc.freeze()  # a collection in a fork would otherwise write to, and so copy, every page with a Python object
     with socket.socket(fileno=listening) as server:
-        connected = _next_host(server, owner, place.exits)
+        connected = _next_connection(server, owner, place.exits)
     if connected is None:
         place.clear()
         leave(place.folder)
         os._exit(0)
     for inherited in (lock, owner):
         os.close(inherited)
-    _become_host(connected, live, str(place.exits))
+    _become_fork(connected, live, str(place.exits))
 
 
-def _next_host(server: socket.socket, owner: int, exits: Path) -> socket.socket | None:
+def _next_connection(server: socket.socket, owner: int, exits: Path) -> socket.socket | None:
     """Fork for each connection; returns it in the forked process, and None in the template when that is to end."""
     woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.signal(signal.SIGCHLD, lambda *_: None)  # without a handler nothing would be written to the pipe
+    # SIGCHLD: without a handler nothing would be written to the pipe. The others go to the whole group, whose processes
+    # end by themselves; the template stays to note how, and ends with its owner.
+    before = {number: signal.signal(number, lambda *_: None) for number in _HANDLED}
     signal.set_wakeup_fd(wake)
-    hosts = 0
+    forks = 0
     while True:
-        ready, _, _ = select.select([server.fileno(), owner, woken], [], [], None if hosts else IDLE_SECONDS)
-        if owner in ready or not (ready or hosts):
+        ready, _, _ = select.select([server.fileno(), owner, woken], [], [], None if forks else IDLE_SECONDS)
+        if owner in ready or not (ready or forks):
             return None
         if woken in ready:
             os.read(woken, 4096)
-            hosts -= _note_ended(exits)
+            forks -= _note_ended(exits)
         if server.fileno() in ready:
             connected, _ = server.accept()
             if _fork():
                 connected.close()
-                hosts += 1
+                forks += 1
                 continue
             signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            for number, handler in before.items():
+                signal.signal(number, handler)
             os.close(woken)
             os.close(wake)
             return connected
@@ -298,7 +372,7 @@ def _fork() -> int:
 
 
 def _note_ended(exits: Path) -> int:
-    """Note how hosts have ended, for their feeders, and let the kernel forget them; returns how many."""
+    """Note how forks have ended, for the processes that use them, and let the kernel forget them; returns how many."""
     ended = 0
     with suppress(ChildProcessError):
         while (found := os.waitpid(-1, os.WNOHANG))[0]:
@@ -308,34 +382,33 @@ def _note_ended(exits: Path) -> int:
     return ended
 
 
-# In a forked host.
+# In a forked process.
 
 
-def _become_host(connected: socket.socket, live: Live, exits: str) -> NoReturn:
-    """Take over what the starting process has, and run the host; the process ends with it."""
+def _become_fork(connected: socket.socket, live: Live, exits: str) -> NoReturn:
+    """Take over what the starting process has, and do as it says; the process ends with it."""
     try:
         with connected:
-            connected.sendall(FORKED)
-            order, log, watched = _receive(connected)
+            connected.sendall(_FORKED.pack(os.getpid()))
+            order, (output, errors, *others) = _receive(connected)
             answer = os.fdopen(os.dup(connected.fileno()), "wb")
-        for stream in (1, 2):
-            os.dup2(log, stream)
-        os.close(log)
+        for stream, descriptor in ((1, output), (2, errors)):
+            os.dup2(descriptor, stream)
+            os.close(descriptor)
         _take_over(order)
-        live(order.search_path, order.instructions, watched, answer, exits)
+        live(order.search_path, order.instructions, others, answer, exits)
     except BaseException:  # noqa: BLE001 - the log has it: `live` has printed it, or it is printed here
         traceback.print_exc()
     finally:
-        os._exit(1)  # a host that ends well has done so already
+        os._exit(1)  # a process that ends well has done so already
 
 
-def _receive(connected: socket.socket) -> tuple[Order, int, int | None]:
-    header, descriptors, _, _ = socket.recv_fds(connected, _HEADER.size, 2, socket.MSG_WAITALL)
+def _receive(connected: socket.socket) -> tuple[Order, list[int]]:
+    header, descriptors, _, _ = socket.recv_fds(connected, _HEADER.size, _DESCRIPTORS_MAX, socket.MSG_WAITALL)
     (size,) = _HEADER.unpack(header)
     with connected.makefile("rb") as told:
         order = pickle.loads(told.read(size))  # noqa: S301 - from a process of this user, who alone can open the folder
-    log, *rest = descriptors
-    return order, log, rest[0] if rest else None
+    return order, list(descriptors)
 
 
 def _take_over(order: Order) -> None:
@@ -345,6 +418,6 @@ def _take_over(order: Order) -> None:
     time.tzset()
     with suppress(OSError):  # it may have been removed; then a fresh process would have none either
         os.chdir(order.folder)
-    # Python's own generator seeds itself in a fork; NumPy's would give all hosts the same numbers.
+    # Python's own generator seeds itself in a fork; NumPy's would give all forks the same numbers.
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()

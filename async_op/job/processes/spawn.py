@@ -1,60 +1,159 @@
-"""Starts a child as a fresh interpreter, and finds out how it has ended."""
+"""Starts a child, and finds out how it has ended.
+
+On Linux a template forks it, as hosts: the first one waits for the template's imports, all others take milliseconds.
+Elsewhere, and where no template can be started, a child is a fresh interpreter.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import pickle
+import select
+import signal
 import socket
 import struct
 import subprocess
 import sys
+import time
+import weakref
 from collections.abc import Mapping
 from contextlib import suppress
 from multiprocessing import spawn
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
-from async_op.hosting.errors import described_status
+from async_op.hosting.errors import HostUnreachable, described_status
 from async_op.job.errors import NotSendable
 from async_op.job.processes.child import ChildSpec
+from async_op.job.processes.child_process import ChildInstructions
 from async_op.job.processes.wire import Receiver, SocketLink
 from async_op.job.step import Step
 from async_op.threads.own_thread import on_own_thread
 
 SIZE = struct.Struct("!Q")
 
+MODULES = (
+    *("async_op.job.processes.child_process", "snapshots.commit.writer"),
+    *("fsspec.core", "pyarrow.compute", "pyarrow.parquet"),  # `snapshots` loads them on first use
+)
+"""What every child needs, whatever runs in it."""
+
+_log = logging.getLogger(__package__)
+
 _PREPARED = ("sys_path", "sys_argv", "dir", "orig_dir", "init_main_from_name", "init_main_from_path")
 
 
-class SpawnedChild:
-    """A child that was started as a process of its own.
+class _Process(Protocol):
+    @property
+    def pid(self) -> int: ...
+
+    def wait(self) -> str:
+        """Wait until it has ended, and return how."""
+        ...
+
+    def kill(self) -> None: ...
+
+
+class _Forked:
+    """A child of the template, which alone gets its exit status and notes it.
 
     Parameters
     ----------
-    process : subprocess.Popen
-        The process. It ends once its standard input does, which is with the parent at the latest.
-    link : SocketLink
-        The connection to it.
+    pid : int
+        Its process.
+    exits : Path
+        The file in which the template notes how it ends.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], link: SocketLink) -> None:
-        self.link = link
-        self.pid = process.pid
-        self._process = process
+    def __init__(self, pid: int, exits: Path) -> None:
+        self.pid = pid
+        self._exits = exits
+        self._ended: int | None = None
+        with suppress(ProcessLookupError):  # it has ended already
+            self._ended = os.pidfd_open(pid)
+            weakref.finalize(self, os.close, self._ended)
 
-    async def exit_status(self) -> str:
-        """Return how it has ended, once it has."""
-        status = await on_own_thread(self._process.wait)
+    def wait(self) -> str:
+        from async_op.hosting.notes import noted_exit
+
+        if self._ended is not None:
+            waiting = select.poll()
+            waiting.register(self._ended, select.POLLIN)
+            waiting.poll()
+        return noted_exit(self._exits, str(self.pid)) or "with an unknown status"
+
+    def kill(self) -> None:
+        if self._ended is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._ended, signal.SIGKILL)
+
+
+class _Fresh:
+    """A child that is an interpreter of its own. It ends once its standard input does: with its parent at the latest.
+
+    Parameters
+    ----------
+    told : ChildInstructions
+        What it is told.
+    connected : socket
+        Its end of the connection.
+    """
+
+    def __init__(self, told: ChildInstructions, connected: socket.socket) -> None:
+        from async_op.hosting.process.template import environment
+
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "async_op.job.processes", str(connected.fileno())],
+            stdin=subprocess.PIPE,
+            pass_fds=[connected.fileno()],
+            env=environment(),
+        )
+        self.pid = self._process.pid
+        pickled = pickle.dumps(told)
+        assert self._process.stdin is not None, "it was started with a pipe"
+        with suppress(BrokenPipeError):  # it has ended, as its connection tells
+            self._process.stdin.write(SIZE.pack(len(pickled)) + pickled)
+            self._process.stdin.flush()
+
+    def wait(self) -> str:
+        status = self._process.wait()
         with suppress(OSError):
             assert self._process.stdin is not None, "it was started with a pipe"
             self._process.stdin.close()
         return described_status(status)
 
     def kill(self) -> None:
+        self._process.kill()
+
+
+class StartedChild:
+    """A child that was started as a process of its own.
+
+    Parameters
+    ----------
+    process
+        The process, in whatever way it was started.
+    link : SocketLink
+        The connection to it.
+    """
+
+    def __init__(self, process: _Process, link: SocketLink) -> None:
+        self.link = link
+        self.pid = process.pid
+        self._process = process
+
+    async def exit_status(self) -> str:
+        """Return how it has ended, once it has."""
+        return await on_own_thread(self._process.wait)
+
+    def kill(self) -> None:
         """End it at once."""
         self._process.kill()
 
 
-async def launch(spec: ChildSpec, receiver: Receiver) -> SpawnedChild:
+async def launch(spec: ChildSpec, receiver: Receiver) -> StartedChild:
     """Start a child, and connect to it."""
     own, others = socket.socketpair()
     link = SocketLink(receiver)
@@ -66,25 +165,35 @@ async def launch(spec: ChildSpec, receiver: Receiver) -> SpawnedChild:
     finally:
         others.close()
     await asyncio.get_running_loop().create_connection(lambda: link, sock=own)
-    return SpawnedChild(process, link)
+    return StartedChild(process, link)
 
 
-def _start(spec: ChildSpec, connected: socket.socket) -> subprocess.Popen[bytes]:
-    from async_op.hosting.process.template import environment  # jobs of one process need nothing of hosts
-
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "async_op.job.processes", str(connected.fileno())],
-        stdin=subprocess.PIPE,
-        pass_fds=[connected.fileno()],
-        env=environment(),
-    )
+def _start(spec: ChildSpec, connected: socket.socket) -> _Process:
     prepared: dict[str, Any] = spawn.get_preparation_data("keygroups child")
-    told = pickle.dumps(({name: prepared[name] for name in _PREPARED if name in prepared}, pickle.dumps(spec)))
-    assert process.stdin is not None, "it was started with a pipe"
-    with suppress(BrokenPipeError):  # it has ended, as its connection tells
-        process.stdin.write(SIZE.pack(len(told)) + told)
-        process.stdin.flush()
-    return process
+    told = ChildInstructions({name: prepared[name] for name in _PREPARED if name in prepared}, pickle.dumps(spec))
+    return _forked(told, connected) or _Fresh(told, connected)
+
+
+def _forked(told: ChildInstructions, connected: socket.socket) -> _Forked | None:
+    """Have a template fork a child; None if none does."""
+    from async_op.hosting.blueprint import OPEN_SECONDS  # jobs of one process need nothing of hosts
+    from async_op.hosting.process import template
+
+    owner = template.watch(os.getpid()) if sys.platform == "linux" else None
+    if owner is None:
+        return None
+    try:
+        order, until = template.Order.of(pickle.dumps(told)), time.monotonic() + OPEN_SECONDS
+        forked = template.fork(owner, MODULES, order, [1, 2, owner, connected.fileno()], until)
+    except (HostUnreachable, OSError) as error:
+        _log.debug("children of this process are not forked from a template: %s", error)
+        return None
+    finally:
+        os.close(owner)
+    if forked is None:
+        return None
+    forked.connection.close()  # all that it has to say comes through its own
+    return _Forked(forked.pid, forked.exits)
 
 
 def check_sendable(steps: Mapping[str, Step]) -> None:

@@ -100,6 +100,14 @@ class WithProcess(AsyncFunction[int, Any]):
         return [self.pid]
 
 
+class Said(AsyncFunction[int, Any]):
+    """Returns what its process has of the parent, and prints."""
+
+    async def async_invoke(self, value: int, ctx: InvocationContext) -> list[Any]:
+        print("printed by a child", end="")  # noqa: T201
+        return [(os.getppid(), os.environ.get("SAID"), str(Path.cwd()))]
+
+
 class Hanging(AsyncFunction[int, Any]):
     """Says which process it is in, then waits: on its loop, or so that nothing else can happen there."""
 

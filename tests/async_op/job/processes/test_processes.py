@@ -31,6 +31,7 @@ from tests.async_op.job.processes.steps import (
     Hanging,
     Interrupted,
     Kept,
+    Said,
     WithProcess,
     WithProgram,
     by_seven,
@@ -232,6 +233,42 @@ def started(folder: Path, how: str) -> tuple[subprocess.Popen[bytes], list[int]]
             program.wait(0.02)
             pytest.fail("the program has ended")
     return program, pids
+
+
+def said(folder: Path) -> set[tuple[int, str | None, str]]:
+    new_job(folder, range(20), Step(Said(), key_by=by_seven), sink := Kept()).run_sync()
+    return set(sink.values)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each child is a fresh interpreter")
+def test_the_children_of_all_jobs_of_a_program_are_forked_from_one_template(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ((template, *first),) = said(tmp_path / "first")
+    monkeypatch.setenv("SAID", "later")
+    monkeypatch.chdir(tmp_path)
+    ((same, *second),) = said(tmp_path / "second")
+
+    assert same == template != os.getpid()
+    assert [first[0], *second] == [None, "later", str(tmp_path)]
+
+
+def test_what_a_child_prints_comes_out_where_its_parent_prints(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said(tmp_path)
+    assert "printed by a child" in capfd.readouterr().out
+
+
+def test_where_there_is_no_template_a_child_is_a_fresh_interpreter_that_tells_how_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("async_op.hosting.process.template.watch", lambda pid: None)
+    assert {parent for parent, *_ in said(tmp_path / "said")} == {os.getpid()}
+
+    given = Step(Ending("exit", tmp_path / "mended"), key_by=by_seven)
+    with pytest.raises(ChildLost, match="ended with status 3"):
+        new_job(tmp_path / "snapshots", range(200), given, Kept()).run_sync()
 
 
 def test_functions_that_cannot_be_sent_are_refused_by_name(tmp_path: Path) -> None:

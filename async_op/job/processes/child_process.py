@@ -1,0 +1,120 @@
+"""A child as a process: what it is told, and its life until its parent wants an end, or has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import os
+import pickle
+import select
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from io import TextIOWrapper
+from multiprocessing import spawn
+from typing import Any, BinaryIO, NoReturn
+
+from async_op.job.processes import wire
+from async_op.job.processes.child import ChildLoop, ChildSpec, Failure
+from async_op.threads.loop_thread import new_event_loop, rare_collections
+
+
+@dataclass(frozen=True, slots=True)
+class ChildInstructions:
+    """What the process of a child is told when it starts.
+
+    Attributes
+    ----------
+    prepared : dict
+        What `multiprocessing` tells its own processes, so that functions of the main module are found.
+    spec : bytes
+        The pickled `ChildSpec`: it can be loaded once that is done.
+    """
+
+    prepared: dict[str, Any]
+    spec: bytes = field(repr=False)
+
+    def live(self, descriptors: Sequence[int], answer: BinaryIO, exits: str) -> None:
+        """Run the child in a forked process; the descriptors have what `run` needs."""
+        del exits  # the parent knows the file
+        answer.close()
+        if isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(line_buffering=True)  # the template's own output was a log
+        self.run(*descriptors)
+
+    def run(self, parent: int, connected: int) -> None:
+        """Run the child until its parent wants an end, or has ended.
+
+        Parameters
+        ----------
+        parent : int
+            A descriptor that becomes readable when the parent ends.
+        connected : int
+            The descriptor of the connection to it.
+        """
+        threading.Thread(target=_end_with, args=(parent,), name="keygroups parent", daemon=True).start()
+        # Ctrl-C goes to the whole group, and a service's SIGTERM to all of it; the parent decides what becomes of the
+        # job.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # Not SIG_IGN: programs that a function starts would inherit it, and could not be terminated.
+            signal.signal(number, _take_no_notice)
+        faulthandler.enable()
+        with rare_collections(), asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(_live(socket.socket(fileno=connected), self))
+
+
+def _take_no_notice(*_: object) -> None:
+    pass
+
+
+def _end_with(parent: int) -> None:
+    """End the process once its parent has ended; a function that blocks the event loop does not hold this up."""
+    select.select([parent], [], [])
+    os._exit(1)
+
+
+class _Held:
+    """Stands for the child until it is made: nothing comes before the parent has heard that it is ready."""
+
+    receiver: wire.Receiver | None = None
+
+    def received(self, kind: int, payload: bytes) -> None:
+        assert self.receiver is not None, "the parent waits until the child is ready"
+        self.receiver.received(kind, payload)
+
+    def lost(self) -> None:
+        if self.receiver is None:
+            os._exit(1)
+        self.receiver.lost()
+
+
+async def _live(connected: socket.socket, told: ChildInstructions) -> None:
+    held = _Held()
+    link = wire.SocketLink(held)
+    await asyncio.get_running_loop().create_connection(lambda: link, sock=connected)
+    try:
+        spawn.prepare(told.prepared)
+        spec: ChildSpec = pickle.loads(told.spec)  # noqa: S301 - from the parent
+        child = held.receiver = ChildLoop(spec)
+    except BaseException as error:
+        link.send(wire.REPORT, wire.dumped(("failed", Failure.of(error, 0))))
+        link.close()
+        await asyncio.sleep(1)  # it has to be sent
+        raise
+    _exit(0 if await child.serve(link) else 1)
+
+
+def _exit(status: int) -> NoReturn:
+    """End the process at once: a thread that a function has left behind must not keep it alive."""
+    if (made := sys.modules.get("multiprocessing")) is not None:
+        for process in made.active_children():
+            if process.daemon:
+                process.terminate()  # as Python does at the end of its own processes
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    os._exit(status)
