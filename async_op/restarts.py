@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import math
 from dataclasses import dataclass
 
 from async_op.durations import check_delay
@@ -71,8 +71,6 @@ class Restarts:
         How often to restart; None for never.
     what : str
         What is restarted, for the log: "job orders".
-    clock : callable
-        Returns seconds that never go back.
 
     Attributes
     ----------
@@ -82,25 +80,24 @@ class Restarts:
         What the newest restart has followed, as text.
     """
 
-    def __init__(self, policy: RestartPolicy | None, what: str, clock: Callable[[], float]) -> None:
+    def __init__(self, policy: RestartPolicy | None, what: str) -> None:
         self._policy = policy
         self._what = what
-        self._clock = clock
-        self._began_at = clock()
+        self._began_at = math.inf
         self._in_a_row = 0
         self.count = 0
         self.newest_failure: str | None = None
 
-    def began(self) -> None:
-        """Note that a run begins."""
-        self._began_at = self._clock()
+    def began(self, now: float) -> None:
+        """Note that a run begins, by a clock that never goes back."""
+        self._began_at = now
 
-    def delay_after(self, error: Exception) -> float | None:
-        """Return the seconds until the next start, or None if the error is final."""
+    def delay_after(self, error: Exception, now: float) -> float | None:
+        """Return the seconds until the next start after a failure at a time of that clock, or None if it is final."""
         policy = self._policy
         if policy is None or any(getattr(one, "is_permanent", False) for one in errors_in(error)):
             return None
-        if self._clock() - self._began_at >= policy.reset_after:  # type: ignore[operator]  # seconds by now
+        if now - self._began_at >= policy.reset_after:  # type: ignore[operator]  # seconds by now
             self._in_a_row = 0
         if self._in_a_row >= policy.max_restarts:
             said = f"{self._what} was restarted {self._in_a_row} times in a row (max_restarts), and failed again"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import threading
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
 
@@ -65,8 +64,6 @@ class GarbageCollector:
     ----------
     retention : Retention
         Which versions stay.
-    clock : callable
-        Returns seconds that never go back.
 
     Attributes
     ----------
@@ -74,11 +71,10 @@ class GarbageCollector:
         How many collections have failed since the last one that succeeded.
     """
 
-    def __init__(self, retention: Retention, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, retention: Retention) -> None:
         self.failures = 0
         self._retention = retention
-        self._clock = clock
-        self._due = clock()
+        self._due = -math.inf
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()  # until it has been started, a thread cannot be joined
         self._under_way: list[str] = []
@@ -94,9 +90,8 @@ class GarbageCollector:
         """Protect the files whose names begin with a prefix, which are in use as long as this collector is."""
         self._kept += (prefix,)
 
-    def epoch_ended(self, folder: Folder) -> None:
-        """Begin a collection, if one is due and none is running."""
-        now = self._clock()
+    def epoch_ended(self, folder: Folder, now: float) -> None:
+        """Begin a collection, if one is due by a clock that never goes back, and none is running."""
         if now < self._due or self._is_running():
             return
         self._due = now + seconds_of(self._retention.min_age) / _COLLECTIONS_PER_AGE

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from operator import itemgetter
-from typing import Any, Protocol, overload
+from typing import Any, overload
 
+from async_op.calls.completion import Completion
 from async_op.calls.isolation import CallContexts, values_of_their_own
-from async_op.calls.workers import Outcomes
 from async_op.cancellation import cancel_all
 from async_op.context import InvocationContext, Scope
 from async_op.errors import IncompleteBatch
@@ -25,14 +25,6 @@ from async_op.statistics import LatencyHistogram
 from async_op.threads.watchdog import Turn
 
 _value_of = itemgetter(0)
-
-
-class BatchOutcomes(Outcomes, Protocol):
-    """Receives the outcomes of calls for batches."""
-
-    def complete_block(self, block: Block, outputs: Sequence[Sequence[Any]]) -> bool:
-        """Take the outputs of a whole block; returns False if each element has to be handled separately."""
-        ...
 
 
 class BatchCall:
@@ -52,17 +44,12 @@ class BatchCall:
         How many elements still need their results.
     """
 
-    __slots__ = ("_tell_unwanted", "contexts", "members", "spending", "task", "wanted")
+    __slots__ = ("_calls", "contexts", "members", "spending", "task", "wanted")
 
     def __init__(
-        self,
-        waiting: Iterable[Entry | Block],
-        scope: Scope,
-        call: Callable[[BatchCall], Coroutine[Any, Any, None]],
-        unwanted: Callable[[int], None],
-        contexts: CallContexts,
+        self, waiting: Iterable[Entry | Block], scope: Scope, calls: BatchCalls, contexts: CallContexts
     ) -> None:
-        self._tell_unwanted = unwanted
+        self._calls = calls
         self.members: list[Block | InvocationContext] = []
         self.contexts: dict[Block, list[InvocationContext]] = {}
         self.spending: Spending | None = None
@@ -73,7 +60,7 @@ class BatchCall:
             else:
                 self.members.append(self.context_of(member, scope))
         self.wanted: int = len(self)
-        self.task: asyncio.Task[None] = contexts.start(call(self), "keygroups batch")
+        self.task: asyncio.Task[None] = contexts.start(calls.make(self), "keygroups batch")
 
     def __len__(self) -> int:
         return sum(map(count_elements, self.members))
@@ -94,11 +81,11 @@ class BatchCall:
         self.wanted -= 1
         if not self.wanted:
             self.task.cancel()
-        self._tell_unwanted(1)
+        self._calls.unwanted(1)
 
     def end(self) -> None:
         """Mark the call as ended."""
-        self._tell_unwanted(self.wanted)
+        self._calls.unwanted(self.wanted)
 
     def drop_unwanted(self) -> None:
         """Drop elements whose time budget ran out while the batch waited for a limit."""
@@ -137,8 +124,8 @@ class BatchCalls:
         The queue in which blocks are split.
     latency : LatencyHistogram
         Receives the duration of each call.
-    outcomes : BatchOutcomes
-        Receives the outcome of each element.
+    completion : Completion
+        Takes the outcome of each element.
     limits : Limits or None
         The limits that a batch may have to wait for.
     turn : Turn
@@ -153,12 +140,12 @@ class BatchCalls:
     __slots__ = (
         "_called_for",
         "_capacity",
+        "_completion",
         "_contexts",
         "_full",
         "_function",
         "_invoke",
         "_latency",
-        "_outcomes",
         "_queue",
         "_running",
         "_scope",
@@ -175,7 +162,7 @@ class BatchCalls:
         capacity: int,
         queue: ElementQueue,
         latency: LatencyHistogram,
-        outcomes: BatchOutcomes,
+        completion: Completion,
         limits: Limits | None,
         turn: Turn,
     ) -> None:
@@ -187,7 +174,7 @@ class BatchCalls:
         self._capacity = capacity
         self._queue = queue
         self._latency = latency
-        self._outcomes = outcomes
+        self._completion = completion
         self._full = deque[list[Entry | Block]]()
         self._called_for = 0
         self._running = set[asyncio.Task[None]]()
@@ -242,17 +229,18 @@ class BatchCalls:
                 continue
             self.calls += count
             self._called_for += count
-            batch = BatchCall(members, self._scope, self._call, self._unwanted, self._contexts)
+            batch = BatchCall(members, self._scope, self, self._contexts)
             self._running.add(batch.task)
             batch.task.add_done_callback(self._running.discard)
 
-    def _unwanted(self, count: int) -> None:
+    def unwanted(self, count: int) -> None:
         """Free the room of elements whose results are no longer wanted."""
         self._called_for -= count
         if self._full:
             self._launch()
 
-    async def _call(self, batch: BatchCall) -> None:
+    async def make(self, batch: BatchCall) -> None:
+        """Make the call for a batch, and give each element its outcome."""
         clock = self._scope.clock
         started = clock.time()
         try:
@@ -261,7 +249,7 @@ class BatchCalls:
         except asyncio.CancelledError as error:
             if batch.task.cancelling():
                 if batch.wanted:  # otherwise `interrupt` cancelled it, or the operator has ended
-                    self._outcomes.crash(error)
+                    self._completion.crash(error)
                 raise
             results = [error] * len(batch)
         except BaseException as error:  # noqa: BLE001 - the error is the outcome of each element
@@ -270,13 +258,13 @@ class BatchCalls:
         try:
             self._contexts.run(self._distribute, batch, results)  # where nothing sees what the call has set
         except BaseException as error:  # noqa: BLE001 - raised by a callback of the operator
-            self._outcomes.crash(error)
+            self._completion.crash(error)
         finally:
             batch.end()
 
     async def _call_function(self, batch: BatchCall) -> Sequence[Any]:
         batch.drop_unwanted()
-        contexts = Contexts(batch, self.contexts_of)
+        contexts = Contexts(batch, self)
         results = one_for_each(await self._function.async_invoke_batch(batch.values(), contexts))
         if len(results) != len(batch):
             raise IncompleteBatch(len(batch), len(results))
@@ -308,7 +296,7 @@ class BatchCalls:
         block.is_one_to_one = are_single(results)
         if not block.is_one_to_one and not are_plain(results):
             return False
-        return self._outcomes.complete_block(block, results)
+        return self._completion.complete_block(block, results)
 
     def _settle(self, invocation: InvocationContext, result: Any) -> None:
         if not isinstance(result, BaseException):
@@ -317,23 +305,23 @@ class BatchCalls:
             except BaseException as error:  # noqa: BLE001 - the error of its outputs is the element's outcome
                 result = error
         if isinstance(result, BaseException):
-            self._outcomes.end(invocation.entry, invocation, result)
+            self._completion.end(invocation.entry, invocation, result)
         else:
-            self._outcomes.complete(invocation.entry, invocation, result)
+            self._completion.complete(invocation.entry, invocation, result)
 
 
 class Contexts(Sequence[InvocationContext]):
     """The contexts of a batch, created when the function first uses one."""
 
-    def __init__(self, batch: BatchCall, contexts_of: Callable[[BatchCall, Block], list[InvocationContext]]) -> None:
+    def __init__(self, batch: BatchCall, calls: BatchCalls) -> None:
         self._batch = batch
-        self._contexts_of = contexts_of
+        self._calls = calls
 
     @cached_property
     def _contexts(self) -> list[InvocationContext]:
         found: list[InvocationContext] = []
         for member in self._batch.members:
-            found += self._contexts_of(self._batch, member) if isinstance(member, Block) else [member]
+            found += self._calls.contexts_of(self._batch, member) if isinstance(member, Block) else [member]
         if self._batch.spending is not None:
             for context in found:
                 context.spending = self._batch.spending

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
 from async_op.calls.batch_calls import BatchCalls, remove_member, replace_member
+from async_op.calls.completion import Completion
 from async_op.calls.value_checks import Vet
 from async_op.clock import TimerHandle
 from async_op.context import Scope
@@ -40,8 +41,8 @@ class Batching:
         Makes the calls.
     vet : Vet or None
         Refuses values; None takes all.
-    refuse : callable
-        Called with the entry of a value that is refused, and the error.
+    completion : Completion
+        Takes the entry of a value that is refused.
 
     Attributes
     ----------
@@ -52,10 +53,10 @@ class Batching:
     __slots__ = (
         "_block",
         "_calls",
+        "_completion",
         "_deadlines",
         "_function",
         "_in_flight",
-        "_refuse",
         "_scope",
         "_size",
         "_timer",
@@ -73,10 +74,10 @@ class Batching:
         deadlines: Deadlines,
         calls: BatchCalls,
         vet: Vet | None,
-        refuse: Callable[[Entry, Exception], None],
+        completion: Completion,
     ) -> None:
         self._vet = vet
-        self._refuse = refuse
+        self._completion = completion
         self._function = function
         self._scope = scope
         self._in_flight = in_flight
@@ -175,7 +176,7 @@ class Batching:
         self.end_block()
         entry = new_entry(*element, self._in_flight.accepted)
         self._in_flight.put((entry,))
-        self._refuse(entry, error)
+        self._completion.refuse(entry, error)
 
     def _accept_all(self, elements: list[Element]) -> None:
         refused = {} if self._vet is None else self._vet.errors_among([value for value, _, _ in elements])

@@ -1,4 +1,4 @@
-"""Handles the outcomes of calls."""
+"""What becomes of the outcome of a call: its element completes, is retried, or has failed for good."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ from typing import Any
 
 from async_op.calls.known_outputs import KnownOutputs
 from async_op.context import InvocationContext
+from async_op.dead_letters import DeadLetter, InPlace, OnError
 from async_op.errors import failure_of, is_failure
-from async_op.in_flight.entries import Block, Entry
+from async_op.in_flight.entries import Block, Entry, begin_anew
 from async_op.in_flight.key_order import KeyGate
+from async_op.in_flight.keys import KeyAssignment
 from async_op.in_flight.queues import ElementQueue
+from async_op.lifecycle import Lifecycle
 from async_op.resilience.cache import OutputCache
 from async_op.retry import RetryPolicy
+from async_op.timers.backoff import Backoff
 from keygroups.state import commit
+from keygroups.state.detached import own_copy
 
 
 class Completion:
@@ -34,35 +39,33 @@ class Completion:
         Outputs of earlier calls.
     known : KnownOutputs or None
         Outputs that the function knows without a call.
-    give_up : callable
-        Called with an entry that has failed for good, and its error; returns the outputs that replace the entry's, or
-        None if the operator has failed.
-    try_again : callable
-        Called with an entry and the delay of its next attempt in seconds.
+    errors : ErrorPolicy
+        Has the outputs of an element that failed for good.
+    backoff : Backoff
+        Takes entries until their next attempt.
+    lifecycle : Lifecycle
+        Ends the operator.
     call : callable
         Called with an entry whose key has become free; makes its call.
-    crash : callable
-        Called with an error of a callback; it ends the operator.
-    element_id_of : callable
-        Returns the id of an entry.
 
     Attributes
     ----------
+    crash : callable
+        Ends the operator with an error of a callback.
     retries, late_results : int
         Further attempts, and results that arrived after their element had got another outcome.
     """
 
     __slots__ = (
+        "_backoff",
         "_cache",
         "_call",
-        "_element_id_of",
+        "_errors",
         "_gate",
-        "_give_up",
         "_known",
         "_queue",
         "_retry",
         "_stopped",
-        "_try_again",
         "crash",
         "late_results",
         "retries",
@@ -75,23 +78,20 @@ class Completion:
         retry: RetryPolicy | None,
         cache: OutputCache | None,
         known: KnownOutputs | None,
-        *,
-        give_up: Callable[[Entry, BaseException], Sequence[Any] | None],
-        try_again: Callable[[Entry, float], None],
+        errors: ErrorPolicy,
+        backoff: Backoff,
+        lifecycle: Lifecycle,
         call: Callable[[Entry], None],
-        crash: Callable[[BaseException], None],
-        element_id_of: Callable[[Entry], str],
     ) -> None:
         self._queue = queue
         self._gate = gate
         self._retry = retry
         self._cache = cache
         self._known = known
-        self._give_up = give_up
-        self._try_again = try_again
+        self._errors = errors
+        self._backoff = backoff
         self._call = call
-        self.crash = crash
-        self._element_id_of = element_id_of
+        self.crash = lifecycle.fail
         self._stopped = False
         self.retries = self.late_results = 0
 
@@ -99,6 +99,16 @@ class Completion:
     def may_need_no_call(self) -> bool:
         """Whether the cache or the function may have outputs without a call."""
         return self._cache is not None or self._known is not None
+
+    @property
+    def shortcut(self) -> Callable[[Entry], None] | None:
+        """What completes an entry whose outputs are set and whose writes are applied; None if `complete` has to.
+
+        It has to where a call may be retried or a cache keeps its outputs.
+        """
+        if self.may_need_no_call or self._retry is not None:
+            return None
+        return self._queue.complete if self._gate is None else self.free_key
 
     def complete(self, entry: Entry, invocation: InvocationContext, outputs: Sequence[Any]) -> None:
         """Take the outputs of a call, unless they are to be retried or their element has been given up."""
@@ -150,7 +160,7 @@ class Completion:
         if self._stopped:
             return
         if not is_failure(error):
-            self.crash(self._failure_of(entry, error))
+            self.crash(self._errors.failure_of(entry, error))
             return
         if entry.invocation is not invocation:
             self.late_results += not isinstance(error, asyncio.CancelledError)
@@ -186,7 +196,7 @@ class Completion:
             entry.attempt -= 1  # the attempt that was due is never made
             return self._outputs_of_failed(entry, error)
         except BaseException as error:  # noqa: BLE001 - treated like an error of the function itself
-            self.crash(self._failure_of(entry, error))
+            self.crash(self._errors.failure_of(entry, error))
             return None
         if outputs is not None:
             self._forget(entry)
@@ -225,13 +235,10 @@ class Completion:
         """Return the outputs for an element that failed for good, or None if its failure ended the operator."""
         self._forget(entry)
         try:
-            return self._give_up(entry, error)
+            return self._errors.apply(entry, error)
         except BaseException as raised:  # noqa: BLE001 - the receiver of dead letters has failed
             self.crash(raised)
             return None
-
-    def _failure_of(self, entry: Entry, error: BaseException) -> BaseException:
-        return failure_of(entry.value, entry.key, entry.attempt, error, self._element_id_of(entry))
 
     def _forget(self, entry: Entry) -> None:
         """Let the cache hold nothing for an element that needs no call, or no other one."""
@@ -242,4 +249,70 @@ class Completion:
         invocation.abandon()
         self.retries += 1
         entry.attempt += 1
-        self._try_again(entry, delay)
+        self._backoff.add(entry, delay)
+
+
+class ErrorPolicy:
+    """Decides what becomes of an element that failed for good: it fails the operator, is skipped, or is a dead letter.
+
+    Only the thread of the event loop may call it.
+
+    Parameters
+    ----------
+    on_error : {"fail", "skip", "dead_letter"}
+        The policy.
+    dead_letters : callable or None
+        Receives the dead letters.
+    keys : KeyAssignment
+        Has the idempotency key of an entry.
+    lifecycle : Lifecycle
+        Ends the operator.
+
+    Attributes
+    ----------
+    skipped, dead_letters : int
+        How many elements were skipped, and how many passed on.
+    """
+
+    __slots__ = ("_collect", "_keys", "_lifecycle", "_on_error", "dead_letters", "skipped")
+
+    def __init__(
+        self,
+        on_error: OnError,
+        dead_letters: Callable[[DeadLetter], object] | None,
+        keys: KeyAssignment,
+        lifecycle: Lifecycle,
+    ) -> None:
+        self._on_error = on_error
+        self._collect = dead_letters
+        self._keys = keys
+        self._lifecycle = lifecycle
+        self.skipped = self.dead_letters = 0
+
+    def failure_of(self, entry: Entry, error: BaseException) -> BaseException:
+        """Return the error that ends the operator because an element has failed."""
+        return failure_of(entry.value, entry.key, entry.attempt, error, self._keys.idempotency_key_of(entry))
+
+    def apply(self, entry: Entry, error: BaseException) -> Sequence[Any] | None:
+        """Return the outputs that replace a failed element's, or None if the operator has failed."""
+        if self._on_error == "fail":
+            failure = self.failure_of(entry, error)
+            begin_anew(entry)  # if a snapshot is taken of it, its failure is forgotten after a restore
+            self._lifecycle.fail(failure)
+            return None
+        if self._collect is None:
+            self.skipped += 1
+            return ()
+        self.dead_letters += 1
+        letter = DeadLetter(
+            value=own_copy(entry.value),
+            timestamp=entry.timestamp,
+            key=entry.key,
+            idempotency_key=self._keys.idempotency_key_of(entry),
+            attempts=entry.attempt,
+            error=error,
+        )
+        if isinstance(self._collect, InPlace):
+            return self._collect(letter)
+        self._collect(letter)
+        return ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from async_op.calls.batch_filling import Batching
 from async_op.calls.completion import Completion
@@ -40,6 +40,8 @@ class Dispatch:
     ----------
     timeouts : int
         How many entries have expired.
+    calls_at_once : bool
+        Whether any worker may make the call for a new entry at once: no entry needs a check before or after its call.
     """
 
     __slots__ = (
@@ -51,8 +53,9 @@ class Dispatch:
         "_is_direct",
         "_loading",
         "_stopped",
-        "_workers",
+        "calls_at_once",
         "timeouts",
+        "workers",
     )
 
     def __init__(
@@ -70,9 +73,10 @@ class Dispatch:
         self._backoff = backoff
         self._deadlines = deadlines
         self._batching = batching
-        self._workers = workers
+        self.workers = workers
         self._completion = completion
         self._is_direct = loading is None and batching is None and not completion.may_need_no_call
+        self.calls_at_once = self._is_direct and gate is None
         self._stopped = False
         self.timeouts = 0
 
@@ -81,10 +85,20 @@ class Dispatch:
         if self._gate is not None:
             entries = self._gate.enter(entries)
         if self._is_direct:
-            self._workers.add(entries)
+            self.workers.add(entries)
         else:
             for entry in entries:
                 self.ready(entry)
+
+    @property
+    def makes_batches(self) -> bool:
+        """Whether elements are called for in batches."""
+        return self._batching is not None
+
+    @property
+    def quickest_start(self) -> Callable[[Iterable[Entry]], None]:
+        """What does the same as `start`, without a step that such entries do not need."""
+        return self.workers.add if self.calls_at_once else self.start
 
     def start_after(self, entry: Entry, delay: float) -> None:
         """Have the call of a restored entry made once its backoff has passed."""
@@ -115,7 +129,7 @@ class Dispatch:
         if self._stopped:
             return
         if self._batching is None or entry.expired or is_timer(entry):
-            self._workers.add((entry,))
+            self.workers.add((entry,))
         else:
             self._batching.add(entry)
 
@@ -134,7 +148,7 @@ class Dispatch:
         if entry.due is not None:
             self._backoff.release(entry)
         elif self._batching is not None and self._batching.remove(entry):
-            self._workers.add((entry,))
+            self.workers.add((entry,))
 
     def flush(self) -> None:
         """Make the calls for batches that are not full."""
@@ -153,7 +167,7 @@ class Dispatch:
         self._stopped = True
         self._deadlines.close()
         self._backoff.close()
-        self._workers.stop()
+        self.workers.stop()
         if self._batching is not None:
             self._batching.stop()
         if self._loading is not None:
@@ -165,4 +179,4 @@ class Dispatch:
         call, entry.call = entry.call, None
         if call is not None:
             call.interrupt()
-        self._workers.add_first(entry)
+        self.workers.add_first(entry)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import TypeAlias
 
 from async_op.in_flight.entries import Entry
+from async_op.lifecycle import Lifecycle
 from async_op.threads.own_thread import on_own_thread
 from keygroups.state import StateTable
 from keygroups.state.group import LazyGroup
@@ -30,25 +31,25 @@ class Loading:
         The restored states.
     ready : callable
         Called with each entry that was held back, once its key group is in memory.
-    crash : callable
-        Called with the error of a key group that cannot be read.
+    lifecycle : Lifecycle
+        Ends the operator with the error of a key group that cannot be read.
     everything : bool
         Also load key groups that no element waits for.
     """
 
-    __slots__ = ("_asked", "_crash", "_everything", "_held", "_ready", "_tables", "_task", "_urgent")
+    __slots__ = ("_asked", "_everything", "_fail", "_held", "_ready", "_tables", "_task", "_urgent")
 
     def __init__(
         self,
         tables: Iterable[StateTable],
         ready: Callable[[Entry], None],
-        crash: Callable[[BaseException], None],
+        lifecycle: Lifecycle,
         *,
         everything: bool,
     ) -> None:
         self._tables = tuple(tables)
         self._ready = ready
-        self._crash = crash
+        self._fail = lifecycle.fail
         missing = sorted({key_group for table in self._tables for key_group in table.unloaded()})
         self._held: dict[int, list[Entry]] = {key_group: [] for key_group in missing}
         self._urgent: list[int] = []
@@ -98,10 +99,10 @@ class Loading:
                     self._asked.clear()
                     await self._asked.wait()
         except asyncio.CancelledError as error:
-            self._crash(error)  # has no effect once the operator has ended
+            self._fail(error)  # has no effect once the operator has ended
             raise
         except BaseException as error:  # noqa: BLE001 - it ends the operator, as it would end a call
-            self._crash(error)
+            self._fail(error)
 
     def _unread(self, key_groups: Iterable[int]) -> list[_Unread]:
         found = []
@@ -133,4 +134,4 @@ class Loading:
             for entry in self._held.pop(key_group):
                 self._ready(entry)
         except BaseException as error:  # noqa: BLE001 - it ends the operator, as it would end a call
-            self._crash(error)
+            self._fail(error)

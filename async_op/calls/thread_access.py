@@ -56,7 +56,7 @@ class HandedOverContext(InvocationContext):
         TimersUnavailable
             The function does not define `on_timer`.
         """
-        lent: Any = _Lent(self._invocation.timers, self.run)
+        lent: Any = _Lent(self._invocation.timers, self)
         return lent  # type: ignore[no-any-return]
 
     def spent(self, **amounts: float) -> None:
@@ -69,13 +69,13 @@ class HandedOverContext(InvocationContext):
 
     def state(self, descriptor: StateDescriptor) -> Any:
         """Return the handle of a declared state for the element's key; raises as `InvocationContext.state` does."""
-        return _Lent(self.run(self._invocation.state, descriptor), self.run)
+        return _Lent(self.run(self._invocation.state, descriptor), self)
 
     def operator_state(self, descriptor: OperatorStateDescriptor) -> Any:
         """Return the handle of a declared state without a key; raises as `InvocationContext.operator_state` does."""
         handle = self._invocation.operator_state(descriptor)
         # A map no longer changes, so every thread may read it.
-        return _Lent(handle, self.run) if isinstance(handle, OperatorListHandle) else handle
+        return _Lent(handle, self) if isinstance(handle, OperatorListHandle) else handle
 
     def run(self, work: Callable[..., Any], *arguments: Any) -> Any:
         """Run `work` on the operator's thread, and return its result or raise its error.
@@ -114,19 +114,19 @@ class HandedOverContext(InvocationContext):
 class _Lent:
     """A proxy of a state handle or of a key's timers; methods and properties run on the operator's thread."""
 
-    __slots__ = ("_handle", "_run")
+    __slots__ = ("_context", "_handle")
 
-    def __init__(self, handle: Any, run: Callable[..., Any]) -> None:
+    def __init__(self, handle: Any, context: HandedOverContext) -> None:
         self._handle = handle
-        self._run = run
+        self._context = context
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(type(self._handle), name)
         if not callable(method):
-            return self._run(getattr, self._handle, name)
+            return self._context.run(getattr, self._handle, name)
         if any(isinstance(self._handle, kind) and name in names for kind, names in _TAKE_MANY.items()):
-            return lambda many: self._run(method, self._handle, _in_hand(many))
-        return lambda *arguments, **options: self._run(partial(method, self._handle, *arguments, **options))
+            return lambda many: self._context.run(method, self._handle, _in_hand(many))
+        return lambda *arguments, **options: self._context.run(partial(method, self._handle, *arguments, **options))
 
 
 def _in_hand(many: Iterable[Any]) -> Iterable[Any]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import Context
 from gc import is_tracked
 from typing import Any, Protocol
 
 from async_op.calls.checked_outputs import OutputChecks
+from async_op.calls.completion import Completion
 from async_op.calls.isolation import UNCHANGING, CallContexts, are_different
 from async_op.cancellation import cancel_all
 from async_op.context import InvocationContext, Invoke, Scope
@@ -36,22 +37,6 @@ _TELLS_MUTABLE = not is_tracked({})
 
 _MEASURED_MAX = 64
 """After this many measured calls, a worker lets other tasks run, in case all of its calls returned at once."""
-
-
-class Outcomes(Protocol):
-    """Receives the outcomes of calls."""
-
-    def complete(self, entry: Entry, invocation: InvocationContext, outputs: Sequence[Any]) -> None:
-        """Take the outputs of a call."""
-        ...
-
-    def end(self, entry: Entry, invocation: InvocationContext, error: BaseException) -> None:
-        """Take the error of a call."""
-        ...
-
-    def crash(self, error: BaseException) -> None:
-        """Take an error of a callback; it ends the operator."""
-        ...
 
 
 class ElementFeed(Protocol):
@@ -83,13 +68,10 @@ class Workers:
         The most calls that run at once.
     latency : LatencyHistogram
         Receives the durations of a sample of the calls.
-    outcomes : Outcomes
-        Receives the outcomes of the calls.
+    completion : Completion
+        Takes the outcomes of the calls.
     checks : OutputChecks
         Checks what the calls return.
-    completed : callable or None
-        A shortcut for entries whose outputs are set and need no further check, and whose writes are applied; None if
-        `outcomes` has to see every call.
     turn : Turn
         Says when calls that block have kept the event loop for too long.
     are_decoded : bool
@@ -111,13 +93,13 @@ class Workers:
         "are_decoded",
         "checks",
         "completed",
+        "completion",
         "contexts",
         "fallback",
         "fallbacks",
         "invoke",
         "latency",
         "limit",
-        "outcomes",
         "scope",
         "stopped",
         "todo",
@@ -132,9 +114,8 @@ class Workers:
         contexts: CallContexts,
         concurrency: int,
         latency: LatencyHistogram,
-        outcomes: Outcomes,
+        completion: Completion,
         checks: OutputChecks,
-        completed: Callable[[Entry], None] | None,
         turn: Turn,
         *,
         are_decoded: bool,
@@ -145,9 +126,9 @@ class Workers:
         self.contexts = contexts
         self._is_separate = False
         self.limit = concurrency
-        self.outcomes = outcomes
+        self.completion = completion
+        self.completed = completion.shortcut
         self.checks = checks
-        self.completed = completed
         self.turn = turn
         self.are_decoded = are_decoded and _TELLS_MUTABLE
         self.todo = deque[Entry]()
@@ -337,12 +318,12 @@ class Worker:
         task, and a cancelled worker would stay in memory until a full garbage collection.
         """
         if self._is_cancelled(entry, error):
-            self._pool.outcomes.crash(error)
+            self._pool.completion.crash(error)
             return True
         if has_changed:
-            self._leave(self._pool.outcomes.end, entry, invocation, error)
+            self._leave(self._pool.completion.end, entry, invocation, error)
             return True
-        self._pool.outcomes.end(entry, invocation, error)
+        self._pool.completion.end(entry, invocation, error)
         return entry.call is not self and self._stand_down()
 
     def _leave(self, tell: Callable[..., None], entry: Entry, invocation: InvocationContext, outcome: Any) -> None:
@@ -402,7 +383,7 @@ class Worker:
                 except Exception:  # noqa: BLE001 - a variable was set to what cannot be compared
                     break
                 if completed is None or entry.invocation is not invocation:
-                    pool.outcomes.complete(entry, invocation, outputs)
+                    pool.completion.complete(entry, invocation, outputs)
                     if entry.call is not self and self._stand_down():
                         return
                 elif not pool.stopped:
@@ -410,6 +391,6 @@ class Worker:
                     if invocation.handles is not None:  # the function has set it
                         commit(invocation.handles)  # type: ignore[unreachable]
                     completed(entry)
-            self._leave(pool.outcomes.complete, entry, invocation, outputs)
+            self._leave(pool.completion.complete, entry, invocation, outputs)
         except BaseException as error:  # noqa: BLE001 - it ends the operator: see `_fail`
-            pool.outcomes.crash(error)
+            pool.completion.crash(error)

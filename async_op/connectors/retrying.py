@@ -54,17 +54,16 @@ class Attempts:
         How often to try, and after which delays; None for once.
     what : str
         What is being done, for the log and the error: "reading partition 0 of Orders".
-    passes : callable
-        Returns whether an error is transient.
     """
 
-    def __init__(
-        self, policy: RetryPolicy | None, what: str, passes: Callable[[Exception], bool] = is_transient
-    ) -> None:
+    def __init__(self, policy: RetryPolicy | None, what: str) -> None:
         self._policy = policy
         self._what = what
-        self._passes = passes
         self.failed = 0
+
+    def may_pass(self, error: BaseException) -> bool:
+        """Return whether an error is transient."""
+        return is_transient(error)
 
     def succeeded(self) -> None:
         """Count from the beginning: something came."""
@@ -92,7 +91,7 @@ class Attempts:
         # Without `retry_on` a policy names every error, which is right for calls but would hide faults here.
         named = None if policy is None else policy.retry_on
         # A connector with a task group raises an exception group of what its tasks have raised.
-        may_pass = all(isinstance(one, RetryAfter) or self._passes(one) for one in errors_in(error))  # type: ignore[arg-type]
+        may_pass = all(isinstance(one, RetryAfter) or self.may_pass(one) for one in errors_in(error))
         if not (may_pass or (named is not None and is_meant(named, error))):
             add_note(error, f"{self._what} raised this")
             raise error

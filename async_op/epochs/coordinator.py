@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 
 from async_op.epochs.position import JobPosition, SourcePosition
@@ -81,7 +82,7 @@ class Coordinator:
     def ended(self) -> None:
         """Begin to collect garbage, if it is time, because the files of older versions are read no more; waits not."""
         if self.garbage is not None and self.version > 1:  # the first version replaces nothing
-            self.garbage.epoch_ended(self.store.folder)
+            self.garbage.epoch_ended(self.store.folder, time.monotonic())
 
     @property
     def failed_collections(self) -> int:

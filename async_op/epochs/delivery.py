@@ -247,9 +247,13 @@ class _SinkAttempts(Attempts):
 
     def __init__(self, sink: Sink[Any], epoch: int | None) -> None:
         doing = f"opening {sink!r}" if epoch is None else f"writing epoch {epoch} to {sink!r}"
-        super().__init__(sink.retry, doing, sink.is_transient)
+        super().__init__(sink.retry, doing)
         self._sink = sink
         self._epoch = epoch
+
+    def may_pass(self, error: BaseException) -> bool:
+        """Return whether the sink takes an error for a transient one."""
+        return self._sink.is_transient(error)  # type: ignore[arg-type]  # an exception of the sink
 
     def delay_after(self, error: Exception, *, is_last: bool = False) -> float:
         """Return the seconds until the next attempt, as `Attempts` does; an output that is refused learns its epoch."""

@@ -11,9 +11,8 @@ from typing import Any, Literal, TypeAlias
 
 from async_op.clock import Clock
 from async_op.elements import Element, Watermark
-from async_op.errors import OperatorClosed
+from async_op.errors import OperatorClosed, as_exception
 from async_op.statistics import Stopwatch
-from async_op.subtask.announcements import Announcements
 from async_op.subtask.inbox import INBOX_MAX, ReservedInbox
 from async_op.subtask.operator import ResidentOperator
 from async_op.subtask.outbox import Outbox
@@ -76,7 +75,7 @@ class FedSubtask(Subtask[ReservedInbox]):
     def __init__(self, operator: ResidentOperator, inbox: ReservedInbox, outbox: Outbox, clock: Clock) -> None:
         super().__init__(operator, inbox, outbox, clock)
         self.outbox = outbox
-        self._announcements = Announcements(operator.snapshot_complete, self.fail)
+        self._announcements = _Announcements(self)
         self._pump: asyncio.Task[None] | None = None
         self._is_stopped = self._is_hurried = False
         self._failure: BaseException | None = None
@@ -259,3 +258,48 @@ class FedSubtask(Subtask[ReservedInbox]):
         if self._pump is not None:
             self._pump.cancel()
         self.inbox.end(reason)
+
+
+class _Announcements:
+    """Tells the function of a subtask which of its cuts were committed, with one `snapshot_complete` at a time.
+
+    A host learns only of the newest manifest, and the newest version stands for those before it. So while one call is
+    under way, only the newest version waits. An error of a call fails the subtask.
+    """
+
+    def __init__(self, subtask: FedSubtask) -> None:
+        self._subtask = subtask
+        self._written: tuple[str, int] | None = None
+        self._due: tuple[str, int] | None = None
+        self._telling: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    def wrote(self, cut_id: str, version: int) -> None:
+        """Note that a part was written; only a manifest that names its cut shows that it was committed."""
+        self._written = cut_id, version
+
+    def committed(self, cut_id: str | None) -> None:
+        """Note which cut the newest manifest names; None if none of this host."""
+        if self._written is None or self._written[0] != cut_id:
+            return
+        self._due, self._written = self._written, None
+        if self._telling is None:
+            self._telling = asyncio.get_running_loop().create_task(self._run(), name="keygroups snapshot complete")
+
+    async def finish(self) -> None:
+        """Wait for the calls that are due; what they raise from now on is told in the log."""
+        self._is_closed = True
+        if self._telling is not None:
+            await asyncio.wait([self._telling])
+
+    async def _run(self) -> None:
+        try:
+            while self._due is not None:
+                (cut_id, version), self._due = self._due, None
+                await self._subtask.operator.snapshot_complete(version, cut_id)
+        except BaseException as error:  # noqa: BLE001 - the next feeder raises it, or the log tells
+            if self._is_closed:
+                _log.exception("the function failed in snapshot_complete")
+            self._subtask.fail(as_exception(error))
+        finally:
+            self._telling = None

@@ -42,11 +42,11 @@ class Lease:
         Time from the last renewal to the end.
     clock : Clock
         The source of time.
-    over : callable
-        Called when the time is over.
+    over : asyncio.Event
+        Set when the time is over.
     """
 
-    def __init__(self, seconds: float, clock: Clock, over: Callable[[], None]) -> None:
+    def __init__(self, seconds: float, clock: Clock, over: asyncio.Event) -> None:
         self._seconds = seconds
         self._clock = clock
         self._over = over
@@ -55,10 +55,10 @@ class Lease:
     def renew(self) -> None:
         """Start the time, again: the driver has shown a sign of life."""
         self.end()
-        self._timer = self._clock.call_at(self._clock.time() + self._seconds, self._over)
+        self._timer = self._clock.call_at(self._clock.time() + self._seconds, self._over.set)
 
     def end(self) -> None:
-        """Stop the time; `over` is not called."""
+        """Stop the time; `over` is not set."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -112,7 +112,7 @@ class Host:
         self._told: BaseException | None = None
         self.ended = asyncio.Event()
         self.opened = asyncio.Event()
-        self._lease = Lease(settings.lease_seconds, self._clock, self.ended.set)
+        self._lease = Lease(settings.lease_seconds, self._clock, self.ended)
 
     async def open(self) -> None:
         """Open the operator. If that fails, the next hello or poll is answered with the error (H8)."""

@@ -7,8 +7,6 @@ the snapshots is the one place that both the driver and all tasks can reach.
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -88,7 +86,7 @@ def _read(folder: Folder, name: str) -> Sighting | None:
 
 
 class Lookout:
-    """Looks at the host of one task, and has the driver told what it cannot see by itself. One thread may call it.
+    """Looks at the host of one task, for what the driver cannot see by itself. One thread may call it.
 
     Parameters
     ----------
@@ -98,29 +96,18 @@ class Lookout:
         The subtask.
     known : Address or None
         Where the driver believes the host to be.
-    folder : callable
-        Returns the folder of snapshots. It is called when there is something to write.
-    clock : callable
-        Returns seconds that never go back.
+    now : float
+        When the task has begun, by a clock that never goes back.
     """
 
-    def __init__(
-        self,
-        generation: str,
-        subtask: int,
-        known: Address | None,
-        folder: Callable[[], Folder],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, generation: str, subtask: int, known: Address | None, now: float) -> None:
         self._generation = generation
         self._subtask = subtask
-        self._folder = folder
-        self._clock = clock
-        self._began_at = clock()
+        self._began_at = now
         self._told = "" if known is None else known.process, False
 
-    def look(self, address: Address | None, silent_seconds: float) -> None:
-        """Tell the driver, once, of a host that it does not know, or that has been silent for long.
+    def look(self, address: Address | None, silent_seconds: float, now: float) -> Sighting | None:
+        """Return, once, a host that the driver does not know, or that has been silent for long.
 
         Parameters
         ----------
@@ -128,18 +115,20 @@ class Lookout:
             The host that the task talks to, or tries to; None without one.
         silent_seconds : float
             How long the task has waited in vain for a sign of life.
+        now : float
+            The time, by the clock that said when the task began.
         """
         if address is None or not address.process:  # it has just begun, or ends
-            return
+            return None
         is_silent = silent_seconds >= SILENT_SECONDS
-        now = address.process, is_silent or self._told == (address.process, True)
-        if now == self._told or not (is_silent or self._clock() - self._began_at >= _NOTED_SECONDS):
-            return
-        self._told = now
-        Sighting(
+        seen = address.process, is_silent or self._told == (address.process, True)
+        if seen == self._told or not (is_silent or now - self._began_at >= _NOTED_SECONDS):
+            return None
+        self._told = seen
+        return Sighting(
             generation=self._generation,
             subtask=self._subtask,
             address=address,
             is_silent=is_silent,
             blocking=tuple(blocking_of(address)),
-        ).write(self._folder())
+        )

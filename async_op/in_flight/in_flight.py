@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from inspect import isawaitable
 from itertools import chain
 from typing import Any
 
+from async_op.cancellation import cancel_all
 from async_op.elements import ElementId, Record, Watermark
 from async_op.errors import SnapshotInsideOutput
 from async_op.idempotency_keys import timer_id
 from async_op.in_flight.capture import capture
-from async_op.in_flight.deliveries import Deliveries
 from async_op.in_flight.entries import Block, Entry, WatermarkEntry
 from async_op.in_flight.keys import KeyAssignment
 from async_op.in_flight.queues import queue_of
 from async_op.in_flight.waiters import Waiters
+from async_op.lifecycle import Lifecycle
 from async_op.statistics import Stopwatch
 from snapshots import InFlightElement
 
@@ -65,13 +67,13 @@ class InFlight:
         Runs while nothing is in flight.
     waiters : Waiters
         Woken after something has left.
+    lifecycle : Lifecycle
+        Ends the operator with an error that `output` raised.
     fire_before : callable or None
         Called with a watermark before it leaves: puts due timers before it, and returns whether the watermark has to
         wait for them. None for a function without timers.
     made_room : callable
         Called when the consumer of an awaited output is done.
-    crash : callable
-        Called with the error that `output` raised.
 
     Attributes
     ----------
@@ -91,7 +93,7 @@ class InFlight:
     """
 
     __slots__ = (
-        "_crash",
+        "_fail",
         "_fire_before",
         "_idle",
         "_keep",
@@ -118,18 +120,18 @@ class InFlight:
         output: Callable[[Record | Watermark], object],
         idle: Stopwatch,
         waiters: Waiters,
+        lifecycle: Lifecycle,
         fire_before: Callable[[WatermarkEntry], bool] | None,
         made_room: Callable[[], None],
-        crash: Callable[[BaseException], None],
     ) -> None:
         self._output = output
         self._keep = output.extend if isinstance(output, ValueOutput) else None
         self._keep_named = output.take if isinstance(output, NamedOutput) else None
-        self.deliveries = Deliveries(self._delivered, crash)
+        self.deliveries = Deliveries(self, lifecycle)
         self._idle = idle
         self._made_room = made_room
         self._fire_before = fire_before
-        self._crash = crash
+        self._fail = lifecycle.fail
         self._waiters = waiters
         self._waiting, self._patient = waiters.waiting, waiters.patient
         self.queue = queue_of(mode, self)
@@ -202,7 +204,7 @@ class InFlight:
                     if (awaited := self._output(_new_tuple(Record, (value, entry.timestamp)))) is not None:
                         self._await(awaited)
         except BaseException as error:  # noqa: BLE001 - the consumer of the outputs has failed
-            self._crash(error)
+            self._fail(error)
             return
         self.emitted += count
         self.departed += 1
@@ -218,7 +220,7 @@ class InFlight:
         try:
             emitted = self._emit(block, outputs)
         except BaseException as error:  # noqa: BLE001 - as in `leave`
-            self._crash(error)
+            self._fail(error)
             return
         self.emitted += emitted
         self.departed += len(block)
@@ -232,12 +234,18 @@ class InFlight:
             if (awaited := self._output(Watermark(watermark.timestamp))) is not None:
                 self._await(awaited)
         except BaseException as error:  # noqa: BLE001 - as in `leave`
-            self._crash(error)
+            self._fail(error)
             return
         self.watermark = watermark.timestamp
         self.emitted += 1
         self.departed += 1
         self._tell()
+
+    def delivered(self) -> None:
+        """Count an awaited output as one that has left."""
+        self.departed += 1
+        self._tell()
+        self._made_room()
 
     def capture(self, keys: KeyAssignment, now: float) -> tuple[InFlightElement, ...]:
         """Return the elements in the form that a snapshot stores.
@@ -294,11 +302,6 @@ class InFlight:
             self.departed -= 1
             self.deliveries.add(awaited)
 
-    def _delivered(self) -> None:
-        self.departed += 1
-        self._tell()
-        self._made_room()
-
     def _tell(self) -> None:
         if self.accepted == self.departed:
             self._idle.start()
@@ -318,3 +321,69 @@ class NamedOutput(ABC):
     @abstractmethod
     def __call__(self, output: Watermark) -> None:
         """Take a watermark."""
+
+
+class Deliveries:
+    """Awaits what `output` has returned, one after the other, in the order of the calls.
+
+    An error of an output ends the operator; the outputs after it are given up.
+
+    Parameters
+    ----------
+    in_flight : InFlight
+        Counts the outputs that are awaited.
+    lifecycle : Lifecycle
+        Ends the operator.
+    """
+
+    __slots__ = ("_in_flight", "_is_closed", "_lifecycle", "_task", "_waiting")
+
+    def __init__(self, in_flight: InFlight, lifecycle: Lifecycle) -> None:
+        self._in_flight = in_flight
+        self._lifecycle = lifecycle
+        self._waiting = deque[Awaitable[object]]()
+        self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    def __len__(self) -> int:
+        """Return how many outputs are awaited."""
+        return len(self._waiting)
+
+    def add(self, awaitable: Awaitable[object]) -> None:
+        """Await an output after those before it."""
+        self._waiting.append(awaitable)
+        if self._task is None:
+            # Not through the loop's task factory: an eager one would run the consumer while an element is leaving.
+            loop = asyncio.get_running_loop()
+            self._task = asyncio.Task(self._deliver(), loop=loop, name="keygroups outputs")
+
+    async def close(self) -> None:
+        """Cancel the output that is being awaited, and give up the others."""
+        self._is_closed = True
+        if self._task is not None:
+            await cancel_all([self._task])
+        self._give_up()
+
+    async def _deliver(self) -> None:
+        waiting = self._waiting
+        try:
+            while waiting:
+                await waiting[0]
+                waiting.popleft()
+                self._in_flight.delivered()
+        except BaseException as error:  # noqa: BLE001 - the consumer of the outputs has failed
+            if waiting:
+                waiting.popleft()
+            self._give_up()
+            if not self._is_closed:
+                self._lifecycle.fail(error)
+        self._task = None
+
+    def _give_up(self) -> None:
+        """Forget the outputs that will not be awaited; a coroutine that never began would warn of it."""
+        while self._waiting:
+            one: Any = self._waiting.popleft()
+            if isinstance(one, Coroutine):
+                one.close()
+            elif isinstance(one, asyncio.Future):
+                one.cancel()

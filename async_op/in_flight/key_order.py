@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Container, Hashable, Iterable
 
 from async_op.in_flight.entries import Entry
 
@@ -37,9 +37,10 @@ class KeyGate:
                 queue.append(entry)
         return free
 
-    def is_busy(self, identity: Hashable) -> bool:
-        """Return whether an invocation for this key identity is under way."""
-        return identity in self._waiting
+    @property
+    def busy(self) -> Container[Hashable]:
+        """The identities of the keys with an invocation under way, at any later time, too."""
+        return self._waiting
 
     def leave(self, entry: Entry) -> Entry | None:
         """Free the key after the entry's invocation has ended; returns the next entry of that key, or None."""

@@ -18,11 +18,6 @@ class Waiters:
     waiting costs ten times as much, and some wait while thousands of elements leave. So a condition must be
     fit to be looked at by each caller of `wake`, as often as something changes.
 
-    Parameters
-    ----------
-    check : callable
-        Raises an error if waiting has become pointless, for instance because the operator has failed.
-
     Attributes
     ----------
     waiting : list of (asyncio.Future, callable)
@@ -32,10 +27,10 @@ class Waiters:
         The same for those that called `wait_patiently`.
     """
 
-    __slots__ = ("_check", "patient", "waiting")
+    __slots__ = ("_reason", "patient", "waiting")
 
-    def __init__(self, check: Callable[[], None]) -> None:
-        self._check = check
+    def __init__(self) -> None:
+        self._reason: BaseException | None = None
         self.waiting: list[_Waiter] = []
         self.patient: list[_Waiter] = []
 
@@ -48,10 +43,10 @@ class Waiters:
         await self._wait_in(self.patient, condition)
 
     async def _wait_in(self, waiting: list[_Waiter], condition: Callable[[], bool]) -> None:
-        self._check()
-        while not condition():
+        while self._reason is None and not condition():
             await _next_wake(waiting, condition)
-            self._check()
+        if self._reason is not None:
+            raise self._reason
 
     async def next_wake(self) -> None:
         """Return after the next `wake`, whether or not waiting has become pointless."""
@@ -86,8 +81,9 @@ class Waiters:
                     still.append((waiter, condition))
             waiting[:] = still
 
-    def wake_all(self) -> None:
-        """Let every coroutine go on, because waiting has become pointless."""
+    def end(self, reason: BaseException) -> None:
+        """Raise an error, the first one only, in each coroutine that waits now or later: waiting is pointless."""
+        self._reason = self._reason or reason
         for waiting in (self.waiting, self.patient):
             for waiter, _ in waiting:
                 if not waiter.done():

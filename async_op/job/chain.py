@@ -19,7 +19,7 @@ from async_op.functions import AsyncBatchFunction, AsyncFunction
 from async_op.idempotency_keys import Identity
 from async_op.job.channels import Inlet, Outlet
 from async_op.job.committing import Contribution, Part
-from async_op.job.operators import Merge, StepOperator, StepSubtask
+from async_op.job.operators import Merge, Owner, StepOperator, StepSubtask
 from async_op.job.outputs import Collector, EpochOutputs
 from async_op.job.routing import Route
 from async_op.job.step import Step
@@ -87,18 +87,18 @@ class Plan:
         hash_: str,
         max_parallelism: int,
         lineage: str,
-        bury: Callable[[str, DeadLetter], None],
+        collector: Collector,
         share: Share = WHOLE,
         *,
         are_decoded: bool,
     ) -> Plan:
-        """Return the plan of a job for the running event loop; `bury` gets the name of a step and its dead letters.
+        """Return the plan of a job for the running event loop; `collector` gets the dead letters.
 
         `share` is the part of its limits that this process has at first; others may lend it more than a part.
         """
 
         def letters_of(name: str) -> Callable[[DeadLetter], None]:
-            return lambda letter: bury(name, letter)
+            return lambda letter: collector.bury(letter, name)
 
         options = {name: step.options(hash_, letters_of(name)) for name, step in steps.items()}
         clock = LoopClock(asyncio.get_running_loop())
@@ -157,8 +157,8 @@ class Chain:
         The number of subtasks of each step.
     outputs : Collector
         Gets the outputs of the last step.
-    on_failure : callable
-        Called at once with the error that ends an operator, or fails one of its elements.
+    owner : Owner
+        Told at once of the error that ends an operator, or fails one of its elements.
     section : Section, optional
         Which subtasks it has; by default all.
 
@@ -175,7 +175,7 @@ class Chain:
         plan: Plan,
         parallelism: int,
         outputs: Collector,
-        on_failure: Callable[[BaseException], None],
+        owner: Owner,
         section: Section | None = None,
     ) -> None:
         self.parallelism = parallelism
@@ -183,7 +183,7 @@ class Chain:
         self._section = section or Section.whole(parallelism)
         self._plan = plan
         self._outputs = outputs
-        self._on_failure = on_failure
+        self._owner = owner
         self._names = list(plan.steps)
         self._routes = {name: Route(options, parallelism, plan.max_parallelism) for name, options in plan.steps.items()}
         self._inlets = {name: self._new_inlets(number, name) for number, name in enumerate(self._names)}
@@ -240,7 +240,7 @@ class Chain:
             # Later steps get outputs that were checked when their calls returned.
             vet=Unstorable(are_decoded=self._plan.are_decoded) if name == self._names[0] else None,
         )
-        operator = StepOperator(options, place, receiver, merge, self._on_failure)
+        operator = StepOperator(options, place, receiver, merge, self._owner)
         subtask = StepSubtask(operator, self._inlets[name][index], receiver, self._clock)
         subtask.hold_timers(self._are_timers_held)
         return subtask

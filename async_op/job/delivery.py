@@ -61,7 +61,7 @@ class JobDelivery(SinkDelivery):
         super().__init__(folder, lineage, sink, dead_letters)
         self._hurry = asyncio.Event()
         self._waiting = deque[CommittedEpoch]()
-        self.changed = Waiters(lambda: None)
+        self.changed = Waiters()
         """Woken when an epoch has come or was delivered."""
 
     def __len__(self) -> int:

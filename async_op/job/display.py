@@ -95,14 +95,13 @@ def _load() -> None:
 class Speed:
     """Outputs a second since it was last asked, by the monotonic clock."""
 
-    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        self._clock = clock
-        self._since = clock()
+    def __init__(self) -> None:
+        self._since = monotonic()
         self._outputs = 0
 
     def of(self, outputs: int) -> float:
         """Return the speed that leads to a number of outputs."""
-        now = self._clock()
+        now = monotonic()
         seconds, made = now - self._since, outputs - self._outputs
         self._since, self._outputs = now, outputs
         return max(0, made) / seconds if seconds > 0 else 0.0

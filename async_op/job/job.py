@@ -17,11 +17,9 @@ from async_op.cancellation import run_to_end
 from async_op.changed_keys import checked_getter
 from async_op.connectors.sink import ShippedSink, Sink
 from async_op.connectors.source import Source
-from async_op.dead_letters import DeadLetter
 from async_op.durations import check_delay, check_positive_delay
 from async_op.epochs.adoption import check_declared, check_fixed, check_kind, check_steps, warn_of_repartition
 from async_op.epochs.position import JobPosition
-from async_op.idempotency_keys import Identity
 from async_op.job.adapters import sink_of, source_of
 from async_op.job.cancellation import to_the_end
 from async_op.job.chain import Plan
@@ -36,7 +34,6 @@ from async_op.job.run import Run, Setting, Stop
 from async_op.job.signals import EndingSignals
 from async_op.job.step import SOURCE, Step, steps_of
 from async_op.key_columns import columns_of, key_getter
-from async_op.letter_rows import row_of
 from async_op.plain_functions import AnyFunction
 from async_op.restarts import RestartPolicy, Restarts
 from async_op.retention import Retention
@@ -306,22 +303,22 @@ class Job:
                 self._asked.clear()
 
     async def _run_and_restart(self) -> None:
-        restarts = Restarts(self.restart, f"job {self._store.operator_id}", asyncio.get_running_loop().time)
+        restarts = Restarts(self.restart, f"job {self._store.operator_id}")
         while True:
-            restarts.began()
+            restarts.began(asyncio.get_running_loop().time())
             try:
                 return await self._run_once()
             except Exception as error:
-                delay = self._delay_after(error, restarts)
+                delay = self._delay_after(error, restarts, asyncio.get_running_loop().time())
                 if delay is None:
                     raise
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._hurry.wait(), delay)
 
-    def _delay_after(self, error: Exception, restarts: Restarts) -> float | None:
+    def _delay_after(self, error: Exception, restarts: Restarts, now: float) -> float | None:
         """Return the seconds until the next run, which gets what is asked for from now on; None if there is none."""
         with self._lock:
-            delay = None if self._is_stopping else restarts.delay_after(error)
+            delay = None if self._is_stopping else restarts.delay_after(error, now)
             if delay is not None:
                 newest = replace(self.progress(), state="restarting")
                 self._before = replace(newest, restarts=restarts.count, newest_failure=restarts.newest_failure)
@@ -456,14 +453,8 @@ class Job:
         max_parallelism = self._key_groups(parallelism) if snapshot is None else snapshot.max_parallelism
         check_parallelism(parallelism, max_parallelism)
         collector = Collector()
-
-        def bury(step: str, letter: DeadLetter) -> None:
-            if step == SOURCE:  # it was made of no element of a step, so it has no key yet
-                letter = replace(letter, idempotency_key=Identity(lineage, SOURCE).key_of(letter.idempotency_key))
-            collector.bury(row_of(letter, step))
-
         are_decoded = self._source.is_decoded
-        plan = Plan.of(self._steps, self._hash, max_parallelism, lineage, bury, are_decoded=are_decoded)
+        plan = Plan.of(self._steps, self._hash, max_parallelism, lineage, collector, are_decoded=are_decoded)
         setting = Setting(
             job_id=self._store.operator_id,
             source=self._source,
@@ -472,7 +463,6 @@ class Job:
             plan=plan,
             snapshot_interval=self._interval or _default_interval(self._store.folder),
             positions=self._positions(),
-            bury=bury,
             children=None if self._processes is None else children_of(plan, self._steps, self._processes),
         )
         return Run(setting, committer, collector, parallelism)

@@ -6,13 +6,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from async_op.elements import ElementId, Record, Watermark, output_id
 from async_op.errors import AsyncTimeoutError, ElementFailed
 from async_op.in_flight.in_flight import NamedOutput, ValueOutput
 from async_op.job.channels import FINAL, Inlet, Outlet
 from async_op.job.outputs import Collector
+from async_op.lifecycle import Lifecycle
 from async_op.operator.counters import Counted
 from async_op.operator.place import Place
 from async_op.options import OperatorOptions
@@ -99,6 +100,44 @@ class _ToSinks(ValueOutput):
             self.watermark = output.timestamp
 
 
+class Owner(Protocol):
+    """What has the operators of steps: the run of a job, or a child process."""
+
+    def failed(self, error: BaseException) -> None:
+        """Take the error that ends an operator, or fails one of its elements, as soon as it comes."""
+        ...
+
+
+class StepLifecycle(Lifecycle):
+    """The lifecycle of a step's operator, whose owner is told of each failure; one of an element ends nothing.
+
+    Parameters
+    ----------
+    owner : Owner
+        What has the operator.
+    """
+
+    __slots__ = ("_is_stopped", "_owner")
+
+    def __init__(self, owner: Owner) -> None:
+        super().__init__()
+        self._owner = owner
+        self._is_stopped = False
+
+    def silence(self) -> None:
+        """Tell the owner nothing more: it has stopped the operator."""
+        self._is_stopped = True
+
+    def fail(self, error: BaseException) -> None:
+        """End the operator, unless an element has failed, and tell the owner."""
+        is_stopped, failure = self._is_stopped, error if is_of_element(error) else None
+        if failure is None:
+            super().fail(error)
+            failure = self.failure
+        if not is_stopped and failure is not None:
+            self._owner.failed(failure)
+
+
 class StepOperator(ResidentOperator):
     """The operator of one subtask of a step.
 
@@ -112,8 +151,8 @@ class StepOperator(ResidentOperator):
         Gets what leaves: the next step, or the sinks.
     merge : Merge or None
         How it is restored, if that is with another parallelism.
-    on_failure : callable
-        Called at once with the error that ends the operator, or fails one of its elements.
+    owner : Owner
+        Told at once of the error that ends the operator, or fails one of its elements.
 
     Attributes
     ----------
@@ -121,7 +160,9 @@ class StepOperator(ResidentOperator):
         The newest watermark that had come in when the restored snapshot was cut.
     """
 
-    __slots__ = ("_is_stopped", "_merge", "_on_failure", "_output_to", "newest_watermark")
+    __slots__ = ("_merge", "_output_to", "newest_watermark")
+
+    _lifecycle: StepLifecycle
 
     def __init__(
         self,
@@ -129,15 +170,13 @@ class StepOperator(ResidentOperator):
         place: Place,
         receiver: Outlet | Collector,
         merge: Merge | None,
-        on_failure: Callable[[BaseException], None],
+        owner: Owner,
     ) -> None:
         output: Any = _ToStep(receiver) if isinstance(receiver, Outlet) else _ToSinks(receiver)
         self._output_to: _ToStep | _ToSinks = output
         self._merge = merge
-        self._on_failure = on_failure
-        self._is_stopped = False
         self.newest_watermark: int | None = None
-        self._set_up(options, output, place, None)
+        self._set_up(options, output, place, None, StepLifecycle(owner))
 
     @property
     def watermark(self) -> int | None:
@@ -158,7 +197,7 @@ class StepOperator(ResidentOperator):
 
     def refused(self, error: Exception) -> None:
         """End the job: an element was not accepted, although it is not the element that is wrong."""
-        self._fail(error)
+        self._lifecycle.fail(error)
 
     def cut(self, waiting: Iterable[Waiting]) -> SubtaskSnapshot:
         """Return the snapshot of the operator and of the elements on their way into it, without the final watermark."""
@@ -172,7 +211,7 @@ class StepOperator(ResidentOperator):
 
     def stop(self) -> None:
         """Begin no more calls, cancel those under way, and let no output leave."""
-        self._is_stopped = True
+        self._lifecycle.silence()
         super().stop()
         if self._parts is not None:
             self._parts.cancel()
@@ -195,14 +234,6 @@ class StepOperator(ResidentOperator):
     def limits(self) -> ResilienceStatistics | None:
         """Return where the limits stand, and what this operator has done with them; any thread may ask."""
         return None if self._parts is None or self._parts.limits is None else self._parts.limits.statistics()
-
-    def _fail(self, error: BaseException) -> None:
-        is_stopped, failure = self._is_stopped, error if is_of_element(error) else None
-        if failure is None:
-            super()._fail(error)
-            failure = self.failure
-        if not is_stopped and failure is not None:
-            self._on_failure(failure)
 
     def _fitting(self, queue: RestoredQueue) -> RestoredQueue:
         queue = queue if self._merge is None else self._merge(queue)

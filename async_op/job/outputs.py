@@ -11,8 +11,10 @@ from typing import IO, Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from async_op.dead_letters import DeadLetter
 from async_op.in_flight.in_flight import ValueOutput
 from async_op.in_flight.waiters import Waiters
+from async_op.letter_rows import row_of
 from async_op.threads.own_thread import on_own_thread
 from keygroups.codec import pack_all, unpack_all
 
@@ -147,7 +149,7 @@ class Collector(ValueOutput):
 
     def __init__(self, processes: int = 1) -> None:
         self.epoch = EpochOutputs()
-        self.changed = Waiters(lambda: None)
+        self.changed = Waiters()
         self._processes = processes
         self.dead_letters = self._packed = 0
         self._run: list[Any] = []
@@ -166,10 +168,10 @@ class Collector(ValueOutput):
         """How many outputs have come in this run."""
         return self._packed + len(self._run)
 
-    def bury(self, letter: dict[str, Any]) -> None:
-        """Take a dead letter."""
+    def bury(self, letter: DeadLetter, step: str) -> None:
+        """Take a dead letter of a step."""
         self.dead_letters += 1
-        self._add([letter], are_dead_letters=True)
+        self._add([row_of(letter, step)], are_dead_letters=True)
 
     async def spill(self) -> None:
         """Move outputs to disk when there are too many for the memory, for ever."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing
 from itertools import repeat
 from typing import Any
@@ -15,7 +15,7 @@ from async_op.clock import Clock
 from async_op.connectors.retrying import Attempts, retried
 from async_op.connectors.source import PartitionId, Reached, Source, Undecodable
 from async_op.dead_letters import DeadLetter
-from async_op.idempotency_keys import partition_text
+from async_op.idempotency_keys import Identity, partition_text
 from async_op.in_flight.waiters import Waiters
 from async_op.job.cancellation import connector
 from async_op.job.channels import Outlet
@@ -23,6 +23,7 @@ from async_op.job.outputs import Collector
 from async_op.job.positions import Partition, Positions
 from async_op.job.source_items import Items, NoItem, sorted_out
 from async_op.job.step import SOURCE
+from async_op.job.supervision import Tasks
 from async_op.statistics import Stopwatch
 from async_op.threads.read_ahead import read_ahead
 from keygroups.errors import ConfigError
@@ -62,14 +63,14 @@ class Reading:
         How far it has been read.
     clock : Clock
         The source of time.
-    spawn : callable
-        Runs a coroutine in a task whose failure fails the job.
+    tasks : Tasks
+        Runs coroutines whose failure fails the job.
     news : Waiters
         Woken when the source has ended.
-    bury : callable
-        Takes the name of a step and a dead letter of it.
+    identity : Identity
+        What the idempotency keys of dead letters of the source have in common.
     collector : Collector
-        Says whether the epoch has room for dead letters.
+        Takes dead letters, and says whether the epoch has room for them.
     forwarded : sequence of str
         The names of the steps before the first key: each of their subtasks gets only partitions of its own.
 
@@ -90,27 +91,27 @@ class Reading:
         source: Source[Any],
         positions: Positions,
         clock: Clock,
-        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        tasks: Tasks,
         news: Waiters,
-        bury: Callable[[str, DeadLetter], None],
+        identity: Identity,
         collector: Collector,
         forwarded: Sequence[str] = (),
     ) -> None:
         self._source = source
         self._positions = positions
         self._clock = clock
-        self._spawn = spawn
+        self._tasks = tasks
         self._entrances: Sequence[Outlet] = ()
         self._is_paused = False
         self.paused = Stopwatch(clock)
         self._has_looked = self._is_over = False
         self._slots = asyncio.Semaphore(_BOUNDED_READERS)
-        self._gate = Waiters(lambda: None)
+        self._gate = Waiters()
         self._news = news
         self._forwarded = forwarded
         self._partitions = 0
         self._has_warned = False
-        self._bury = bury
+        self._identity = identity
         self._collector = collector
         self.records = self.moves = self.undecodable = self._counted = 0
 
@@ -154,7 +155,7 @@ class Reading:
         while True:
             ids = await self._ids()
             for partition in self._positions.found(ids, self._clock.time()):
-                self._spawn(self._read(partition))
+                self._tasks.spawn(self._read(partition))
             self._has_looked, self._partitions = True, len(ids)
             self._notice_idle_subtasks()
             if self._source.bounded:
@@ -267,11 +268,11 @@ class Reading:
             add_note(item.error, f"{self._source!r} yielded it {place}")
             raise item.error
         if self._source.on_error == "dead_letter":
-            element_id = partition.element_id(item.position)
+            key = self._identity.key_of(partition.element_id(item.position))
             letter = DeadLetter(
-                value=item.raw, timestamp=None, key=None, idempotency_key=element_id, attempts=0, error=item.error
+                value=item.raw, timestamp=None, key=None, idempotency_key=key, attempts=0, error=item.error
             )
-            self._bury(SOURCE, letter)
+            self._collector.bury(letter, SOURCE)
         self.moves += 1
         self._positions.reached(partition, item.position, item.content)
         self.undecodable += 1

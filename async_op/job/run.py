@@ -17,7 +17,7 @@ from async_op.clock import LoopClock
 from async_op.connectors.retrying import retried
 from async_op.connectors.sink import Sink
 from async_op.connectors.source import Source
-from async_op.dead_letters import DeadLetter
+from async_op.idempotency_keys import Identity
 from async_op.in_flight.waiters import Waiters
 from async_op.job.cancellation import connector, ended, to_the_end
 from async_op.job.chain import Chain, Plan, cuts_of
@@ -65,8 +65,6 @@ class Setting:
         Seconds between snapshots.
     positions : Positions
         How far the source has been read; nothing yet.
-    bury : callable
-        Takes the name of a step and a dead letter of it.
     children : Children or None
         The processes that have the operators; None if this one has.
     """
@@ -78,7 +76,6 @@ class Setting:
     plan: Plan
     snapshot_interval: float
     positions: Positions
-    bury: Callable[[str, DeadLetter], None]
     children: Children | None = None
 
 
@@ -107,21 +104,21 @@ class Run:
         self._tasks = Tasks()
         folder = committer.store.folder
         self._delivery = JobDelivery(folder, setting.plan.lineage, setting.sink, setting.dead_letters)
-        self._news = Waiters(lambda: None)
+        self._news = Waiters()
         self._reading = Reading(
             setting.source,
             setting.positions,
             self._clock,
-            self._tasks.spawn,
+            self._tasks,
             self._news,
-            setting.bury,
+            Identity(setting.plan.lineage, SOURCE),
             collector,
             setting.plan.forwarded,
         )
         self._chain = self._new_chain()
         self._pumps: list[asyncio.Task[None]] = []
         self._cutting = asyncio.Lock()
-        self._committed = Waiters(lambda: None)
+        self._committed = Waiters()
         self._telling = asyncio.Lock()
         self._told = self._version
         self._stop: Stop | None = None
@@ -259,8 +256,8 @@ class Run:
     def _new_chain(self) -> Chain | SpreadChain:
         setting = self._setting
         if setting.children is None:
-            return Chain(setting.plan, self._parallelism, self._collector, self._fail)
-        return SpreadChain(setting.children, setting.plan, self._parallelism, self._collector, self._fail)
+            return Chain(setting.plan, self._parallelism, self._collector, self)
+        return SpreadChain(setting.children, setting.plan, self._parallelism, self._collector, self)
 
     async def _open_chain(self) -> None:
         self._chain.hold_timers(self._is_behind)
@@ -299,7 +296,7 @@ class Run:
             self._committed_work = None  # the next snapshot has the new parallelism
             self._state = "running"
 
-    def _fail(self, error: BaseException) -> None:
+    def failed(self, error: BaseException) -> None:
         """End the run after the failure of an element with a cut, so that no finished call is made again."""
         if not is_of_element(error):
             self._tasks.fail(error)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+from async_op.calls.completion import Completion
+from async_op.calls.dispatch import Dispatch
 from async_op.calls.value_checks import Vet
 from async_op.context import Scope
 from async_op.elements import Element, ElementId
@@ -33,10 +35,10 @@ class Intake:
     ----------
     in_flight : InFlight
         Takes the entries.
-    start : callable
+    dispatch : Dispatch
         Has the calls of entries made.
-    refuse : callable
-        Called with an entry without a usable key, and the error.
+    completion : Completion
+        Takes an entry without a usable key.
     deadlines : Deadlines
         Watches the timeouts of elements.
     keys : KeyAssignment or None
@@ -48,26 +50,31 @@ class Intake:
         raised to the caller that puts it in.
     vet : Vet or None
         Refuses values, whose elements then fail for good as if their calls had failed.
+
+    Attributes
+    ----------
+    start : callable
+        Has the calls of entries made.
     """
 
     __slots__ = (
+        "_completion",
         "_deadlines",
         "_in_flight",
         "_keys",
         "_now",
-        "_refuse",
         "_refused",
         "_set_key",
-        "_start",
         "_timeout",
         "_vet",
+        "start",
     )
 
     def __init__(
         self,
         in_flight: InFlight,
-        start: Callable[[Iterable[Entry]], None],
-        refuse: Callable[[Entry, Exception], None],
+        dispatch: Dispatch,
+        completion: Completion,
         deadlines: Deadlines,
         keys: KeyAssignment | None,
         scope: Scope,
@@ -77,10 +84,10 @@ class Intake:
     ) -> None:
         self._in_flight = in_flight
         self._vet = vet
-        self._start = start
+        self.start = dispatch.quickest_start
         self._deadlines = deadlines
         self._keys = keys
-        self._refuse = refuse
+        self._completion = completion
         self._refused: dict[Entry, Exception] = {}
         self._set_key = None if keys is None else self._try_key if drops else keys.set_key
         self._now = scope.clock.time
@@ -90,7 +97,7 @@ class Intake:
         """Accept a new element and have its call made."""
         entry = self.admit(value, timestamp, element_id)
         if entry is not None:
-            self._start((entry,))
+            self.start((entry,))
 
     def admit(self, value: Any, timestamp: int | None, element_id: ElementId | None) -> Entry | None:
         """Accept a new element whose call the caller makes; returns None if the element failed for lack of a key."""
@@ -140,7 +147,7 @@ class Intake:
         if self._refused:
             entries = [entry for entry in entries if entry not in self._refused]
             self._drop_refused()
-        self._start(entries)
+        self.start(entries)
 
     def _try_key(self, entry: Entry) -> None:
         assert self._keys is not None, "called only if there is a key_by"
@@ -154,7 +161,7 @@ class Intake:
     def _drop_refused(self) -> None:
         refused, self._refused = self._refused, {}
         for entry, error in refused.items():
-            self._refuse(entry, error)
+            self._completion.refuse(entry, error)
 
 
 class IteratorFeed:
@@ -177,11 +184,8 @@ class IteratorFeed:
         The most elements in flight.
     intake : Intake
         Admits the elements.
-    start : callable
-        Has the calls of entries made.
-    wake : callable or None
-        Wakes workers for a number of elements, if any worker may make the call for an admitted element; None if calls
-        have to go through `start`.
+    dispatch : Dispatch
+        Knows whether any worker may make the call for an admitted element.
     """
 
     __slots__ = (
@@ -194,7 +198,7 @@ class IteratorFeed:
         "_left",
         "_next",
         "_start",
-        "_wake",
+        "_workers",
     )
 
     def __init__(
@@ -203,15 +207,14 @@ class IteratorFeed:
         in_flight: InFlight,
         capacity: int,
         intake: Intake,
-        start: Callable[[Iterable[Entry]], None],
-        wake: Callable[[int], None] | None,
+        dispatch: Dispatch,
     ) -> None:
         self._elements = elements
         self._in_flight = in_flight
         self._capacity = capacity
         self._admit = intake.admit
-        self._start = start
-        self._wake = wake
+        self._start = intake.start
+        self._workers = dispatch.workers if dispatch.calls_at_once else None
         # Below this number in flight workers take nothing, because the feeding task admits many at once, which costs
         # less for each. All of the capacity: workers never take one, since the task is running.
         self._enough = capacity
@@ -226,9 +229,9 @@ class IteratorFeed:
         if in_use < self._enough:
             self._leave()
         elif in_use < self._capacity:
-            if self._wake is not None:
+            if self._workers is not None:
                 if self._left is not None and in_use + 1 < self._capacity:
-                    self._wake(self._capacity - in_use)
+                    self._workers.wake(self._capacity - in_use)
                 return self._take_one()
             if self._left is not None:
                 self._take_many()
@@ -303,67 +306,3 @@ class IteratorFeed:
             if entry is not None:
                 self._start((entry,))
         self._leave()
-
-
-class Refill:
-    """Elements that wait outside of the operator, from which each worker takes the next one when its call has returned.
-
-    Unlike an `IteratorFeed` it never holds an element itself: one that is taken is admitted in the same step of the
-    event loop. Below half of the capacity it gives none, because the feeder can admit many at once.
-
-    Only the thread of the event loop may call it.
-
-    Parameters
-    ----------
-    following : callable
-        Called with the sequence number that an element gets; returns the element to admit, or None if none may follow.
-    in_flight : InFlight
-        Knows how many elements are in flight.
-    capacity : int
-        The most elements in flight.
-    admit : callable
-        Admits an element.
-    wake : callable
-        Wakes workers for a number of elements.
-    failed : callable
-        Called with the error of an element that is refused.
-    """
-
-    __slots__ = ("_admit", "_capacity", "_failed", "_following", "_in_flight", "_wake")
-
-    def __init__(
-        self,
-        following: Callable[[int], Element | None],
-        in_flight: InFlight,
-        capacity: int,
-        admit: Callable[..., Entry | None],
-        wake: Callable[[int], None],
-        failed: Callable[[Exception], None],
-    ) -> None:
-        self._following = following
-        self._in_flight = in_flight
-        self._capacity = capacity
-        self._admit = admit
-        self._wake = wake
-        self._failed = failed
-
-    def take(self) -> Entry | None:
-        """Admit an element in place of one that has left, and return it for its call."""
-        accepted = self._in_flight.accepted
-        in_use = accepted - self._in_flight.departed
-        if not self._capacity // 2 <= in_use < self._capacity:
-            return None
-        element = self._following(accepted)
-        if element is None:
-            return None
-        if in_use + 1 < self._capacity:
-            self._wake(self._capacity - in_use)
-        try:
-            return self._admit(*element)
-        except Exception as error:  # noqa: BLE001 - its key is invalid
-            self._failed(error)
-            return None
-
-    def stop(self) -> None:
-        """Give workers no more elements."""
-        self._capacity = 0

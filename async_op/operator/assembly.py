@@ -6,17 +6,15 @@ Attributes of a part are not set from outside after its construction.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from async_op.calls.adapters import calls_of, with_timers
 from async_op.calls.batch_calls import BatchCalls
 from async_op.calls.batch_filling import Batching
 from async_op.calls.checked_outputs import checks_of
-from async_op.calls.completion import Completion
+from async_op.calls.completion import Completion, ErrorPolicy
 from async_op.calls.dispatch import Dispatch
-from async_op.calls.error_policy import ErrorPolicy
 from async_op.calls.isolation import CallContexts
 from async_op.calls.known_outputs import KnownOutputs
 from async_op.calls.state_loading import Loading
@@ -24,17 +22,17 @@ from async_op.calls.value_checks import Vet
 from async_op.calls.workers import Workers
 from async_op.clock import Clock, LoopClock
 from async_op.context import Scope
-from async_op.elements import Element, Record, Watermark
+from async_op.elements import Record, Watermark
 from async_op.functions import AsyncBatchFunction, Function
 from async_op.idempotency_keys import Identity
-from async_op.in_flight.entries import Entry, WatermarkEntry
+from async_op.in_flight.entries import WatermarkEntry
 from async_op.in_flight.in_flight import InFlight
 from async_op.in_flight.key_order import KeyGate
 from async_op.in_flight.keys import KeyAssignment
 from async_op.in_flight.waiters import Waiters
-from async_op.operator.admission import Intake, IteratorFeed, Refill
+from async_op.lifecycle import Lifecycle
+from async_op.operator.admission import Intake
 from async_op.operator.back_pressure import BackPressure
-from async_op.operator.lifecycle import Lifecycle
 from async_op.operator.operator_states import restored_operator_states
 from async_op.operator.owned_state import OwnedState
 from async_op.operator.place import Place
@@ -48,7 +46,7 @@ from async_op.statistics import LatencyHistogram, ObservedLatency, Times
 from async_op.threads.loop_mailbox import LoopMailbox
 from async_op.timers.backoff import Backoff
 from async_op.timers.deadlines import Deadlines
-from async_op.timers.service import RestoredTimers, TimerGate, TimerService
+from async_op.timers.service import RestoredTimers, TimerService
 from keygroups.state import KeyedStateBackend
 from keygroups.state.timers import TIMER_STATES
 from snapshots import SubtaskRestore
@@ -73,11 +71,9 @@ class Surroundings:
     output : callable
         Called with every record and watermark that leaves.
     lifecycle : Lifecycle
-        Knows whether elements may be admitted.
+        Knows whether elements may be admitted, and takes the error that ends the operator.
     waiters : Waiters
         Woken when an element has left.
-    crash : callable
-        Called with the error that ends the operator.
     is_in_chain : bool
         Whether it is a step of a job; see `Place`.
     vet : Vet or None
@@ -98,7 +94,6 @@ class Surroundings:
     output: Callable[[Record | Watermark], object]
     lifecycle: Lifecycle
     waiters: Waiters
-    crash: Callable[[BaseException], None]
     is_in_chain: bool
     vet: Vet | None
     limits: SharedLimits | None
@@ -123,19 +118,18 @@ class Parts:
     """
 
     def __init__(self, options: OperatorOptions, around: Surroundings) -> None:
-        clock, crash, runtime, function = around.clock, around.crash, around.runtime, options.function
-        self._capacity = options.capacity
+        clock, lifecycle, runtime, function = around.clock, around.lifecycle, around.runtime, options.function
         self._function = function
+        self._around = around
         self.runtime = runtime
         self.times = Times(clock)
         self.keys = _keys_of(options, around)
         self.in_flight = self._make_in_flight(options, around)
-        self.deadlines = Deadlines(clock, self.in_flight.queue.pending, lambda entry: self.dispatch.expire(entry))
+        self.deadlines = Deadlines(clock, self.in_flight.queue, lambda entry: self.dispatch.expire(entry))
         self.backoff = Backoff(clock, lambda entry: self.dispatch.ready(entry))
         self.timers = self._make_timers(options, around) if function.has_timers else None
         self.gate = self._make_gate(options)
-        idempotency_key_of = self.keys.idempotency_key_of
-        self.errors = ErrorPolicy(options.on_error, options.dead_letters, idempotency_key_of, crash)
+        self.errors = ErrorPolicy(options.on_error, options.dead_letters, self.keys, lifecycle)
         self.latency = ObservedLatency(function=name_of(function), subtask_index=runtime.subtask_index)
         self.limits = self._make_limits(options, around)
         self.cache = None if self.limits is None else self.limits.cache
@@ -150,11 +144,10 @@ class Parts:
             options.retry,
             self.cache,
             known,
-            give_up=self.errors.apply,
-            try_again=self.backoff.add,
+            self.errors,
+            self.backoff,
+            lifecycle,
             call=lambda entry: self.dispatch.call(entry),
-            crash=crash,
-            element_id_of=idempotency_key_of,
         )
         self.mailbox = LoopMailbox(clock)
         self.calls = calls_of(function, self.mailbox)
@@ -166,8 +159,7 @@ class Parts:
         )
         self.intake = self._make_intake(options, around)
         self.back_pressure = self._make_back_pressure(options, around)
-        refuse = self.completion.refuse
-        self.recovery = Recovery(self.in_flight, self.dispatch, self.timers, clock, options.timeout, refuse)
+        self.recovery = Recovery(self.in_flight, self.dispatch, self.timers, clock, options.timeout, self.completion)
 
     async def open_function(self) -> None:
         """Open the function, and let it write its operator maps until `open` returns."""
@@ -194,6 +186,9 @@ class Parts:
         self.calls.stop()
         if self.limits is not None:
             self.limits.stop()
+        obstacle = self._around.lifecycle.obstacle
+        assert obstacle is not None, "an operator that has not ended is not stopped"
+        self._around.waiters.end(obstacle)
 
     def cancel(self) -> None:
         """Cancel all calls at once: none that is waited for can still end well. `close` waits until they have ended."""
@@ -213,16 +208,6 @@ class Parts:
         await self.workers.close()
         await self.in_flight.deliveries.close()
 
-    @property
-    def _looks_at_all(self) -> bool:
-        """Whether every single element needs a check, before or after its call."""
-        return self.gate is not None or self.completion.may_need_no_call
-
-    @property
-    def calls_at_once(self) -> bool:
-        """Whether any worker may make the call for an admitted element at once."""
-        return not self._looks_at_all and self.batches is None
-
     def _fire_before(self, watermark: WatermarkEntry) -> bool:
         return self.timers is not None and self.timers.fire_before(watermark)
 
@@ -232,9 +217,9 @@ class Parts:
             around.output,
             self.times.idle,
             around.waiters,
+            around.lifecycle,
             self._fire_before if options.function.has_timers else None,
             lambda: self.workers.feed_on(),
-            around.crash,
         )
 
     def _make_timers(self, options: OperatorOptions, around: Surroundings) -> TimerService:
@@ -246,7 +231,6 @@ class Parts:
             options.capacity,
             options.timeout,
             self.deadlines,
-            is_busy=lambda identity: self.gate is not None and self.gate.is_busy(identity),
             start=lambda entries: self.dispatch.start(entries),
         )
 
@@ -261,7 +245,7 @@ class Parts:
 
     def _make_gate(self, options: OperatorOptions) -> KeyGate | None:
         if self.timers is not None:
-            return TimerGate(self.timers)
+            return self.timers.gate
         return KeyGate() if options.states or options.mode == "key_ordered" else None
 
     def _make_workers(self, options: OperatorOptions, around: Surroundings) -> Workers:
@@ -278,16 +262,9 @@ class Parts:
             self._call_latency,
             self.completion,
             checks_of(function),
-            self._shortcut(options),
             around.lifecycle.turn,
             are_decoded=around.vet is not None and around.vet.are_decoded,
         )
-
-    def _shortcut(self, options: OperatorOptions) -> Callable[[Entry], None] | None:
-        """Return what takes the outcome of a call that cannot be retried and that no cache keeps."""
-        if self.completion.may_need_no_call or options.retry is not None:
-            return None
-        return self.in_flight.queue.complete if self.gate is None else self.completion.free_key
 
     @property
     def _call_latency(self) -> LatencyHistogram:
@@ -309,23 +286,24 @@ class Parts:
             self.limits,
             around.lifecycle.turn,
         )
-        refuse = self.completion.refuse
-        return Batching(function, self.scope, capacity, self.in_flight, self.deadlines, calls, around.vet, refuse)
+        completion, deadlines = self.completion, self.deadlines
+        return Batching(function, self.scope, capacity, self.in_flight, deadlines, calls, around.vet, completion)
 
     def _make_loading(self, around: Surroundings) -> Loading | None:
         # Timers are loaded before everything else.
         tables = [table for table in around.backend.tables.values() if table.descriptor.name not in TIMER_STATES]
         if not any(table.unloaded() for table in tables):
             return None
-        return Loading(tables, lambda entry: self.dispatch.ready(entry), around.crash, everything=around.preload)
+        return Loading(tables, lambda entry: self.dispatch.ready(entry), around.lifecycle, everything=around.preload)
 
     def _make_intake(self, options: OperatorOptions, around: Surroundings) -> Intake | Batching:
-        if self.batches is not None and options.key_by is None and not self._looks_at_all:
+        checks_each = self.gate is not None or self.completion.may_need_no_call
+        if self.batches is not None and options.key_by is None and not checks_each:
             return self.batches
         return Intake(
             self.in_flight,
-            self._start,
-            self.completion.refuse,
+            self.dispatch,
+            self.completion,
             self.deadlines,
             None if options.key_by is None else self.keys,
             self.scope,
@@ -334,39 +312,17 @@ class Parts:
             vet=around.vet,
         )
 
-    @property
-    def _start(self) -> Callable[[Iterable[Entry]], None]:
-        return self.workers.add if self.calls_at_once else self.dispatch.start
-
     def _make_back_pressure(self, options: OperatorOptions, around: Surroundings) -> BackPressure:
-        is_key_ordered = options.mode == "key_ordered"
         return BackPressure(
             options,
             around.lifecycle,
             self.in_flight,
             self.intake,
-            self.workers,
-            # Only in these cases does the return of a worker's call make room.
-            None if is_key_ordered or self.batches is not None else self._feed_from,
-            self.gate if is_key_ordered else None,
+            self.dispatch,
+            self.gate if options.mode == "key_ordered" else None,
             around.waiters,
             self.times.back_pressured,
         )
-
-    def refill(
-        self, following: Callable[[int], Element | None], failed: Callable[[Exception], None]
-    ) -> AbstractContextManager[None]:
-        """Let workers take elements that wait outside, where the return of a call makes room for one; see `Refill`."""
-        if not self.calls_at_once:
-            return nullcontext()
-        assert isinstance(self.intake, Intake), "only Batching is the other kind"
-        wake = self.workers.wake
-        return self.workers.fed_by(Refill(following, self.in_flight, self._capacity, self.intake.admit, wake, failed))
-
-    def _feed_from(self, source: Iterator[Element]) -> IteratorFeed:
-        assert isinstance(self.intake, Intake), "only Batching is the other kind"
-        wake = self.workers.wake if self.calls_at_once else None
-        return IteratorFeed(source, self.in_flight, self._capacity, self.intake, self._start, wake)
 
 
 async def assemble(
@@ -380,7 +336,6 @@ async def assemble(
     output: Callable[[Record | Watermark], object],
     lifecycle: Lifecycle,
     waiters: Waiters,
-    crash: Callable[[BaseException], None],
 ) -> Parts:
     """Open the state of an operator, restored from a snapshot if there is one, and create the parts around it.
 
@@ -404,14 +359,15 @@ async def assemble(
         output=output,
         lifecycle=lifecycle,
         waiters=waiters,
-        crash=crash,
         is_in_chain=place.is_in_chain,
         vet=place.vet,
         limits=place.limits,
         identity=place.identity or Identity.of_run(None if restore is None else restore.manifest.lineage),
         allowance=place.allowance,
     )
-    return Parts(options, around)
+    parts = Parts(options, around)
+    lifecycle.assembled(parts)
+    return parts
 
 
 def _keys_of(options: OperatorOptions, around: Surroundings) -> KeyAssignment:

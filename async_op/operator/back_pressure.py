@@ -7,13 +7,13 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 
 from async_op.calls.batch_filling import Batching
-from async_op.calls.workers import Workers
+from async_op.calls.dispatch import Dispatch
 from async_op.elements import Element
 from async_op.in_flight.in_flight import InFlight
 from async_op.in_flight.key_order import KeyGate
 from async_op.in_flight.waiters import Waiters
+from async_op.lifecycle import Lifecycle
 from async_op.operator.admission import TURN, Intake, IteratorFeed
-from async_op.operator.lifecycle import Lifecycle
 from async_op.options import OperatorOptions
 from async_op.statistics import Stopwatch
 
@@ -57,10 +57,8 @@ class BackPressure:
         Knows how many elements are in flight.
     intake : Intake or Batching
         Admits elements.
-    workers : Workers
-        Take elements themselves if there is a feed.
-    feed : callable or None
-        Makes a feed for workers from an iterator; None if the return of a call does not make room.
+    dispatch : Dispatch
+        Has the workers, which take elements themselves where the return of a call makes room.
     gate : KeyGate or None
         In mode "key_ordered", knows how many elements wait for their key and do not count.
     waiters : Waiters
@@ -72,14 +70,13 @@ class BackPressure:
     __slots__ = (
         "_back_pressured",
         "_capacity",
-        "_feed",
+        "_dispatch",
         "_gate",
         "_in_flight",
         "_intake",
         "_lifecycle",
         "_waiters",
         "_waiting_max",
-        "_workers",
     )
 
     def __init__(
@@ -88,8 +85,7 @@ class BackPressure:
         lifecycle: Lifecycle,
         in_flight: InFlight,
         intake: Intake | Batching,
-        workers: Workers,
-        feed: Callable[[Iterator[Element]], IteratorFeed] | None,
+        dispatch: Dispatch,
         gate: KeyGate | None,
         waiters: Waiters,
         back_pressured: Stopwatch,
@@ -99,8 +95,7 @@ class BackPressure:
         self._lifecycle = lifecycle
         self._in_flight = in_flight
         self._intake = intake
-        self._workers = workers
-        self._feed = feed
+        self._dispatch = dispatch
         self._gate = gate
         self._waiters = waiters
         self._back_pressured = _Pressure(back_pressured, in_flight, options.capacity)
@@ -141,8 +136,8 @@ class BackPressure:
     async def take_all(self, elements: Iterable[Element]) -> None:
         """Admit all elements, and wait for room whenever there is none."""
         source = iter(elements)
-        feed = None if self._feed is None else self._feed(source)
-        with self._workers.fed_by(feed):
+        feed = self._feed_from(source)
+        with self._dispatch.workers.fed_by(feed):
             while True:
                 room = min(self._room(), TURN)
                 if room <= 0:
@@ -165,6 +160,13 @@ class BackPressure:
         # A batch function takes no more than the rest of a batch each time. Its caller has no other place for the rest.
         while (room := min(self._room(), TURN)) > 0 and self._intake.take(source, room):
             pass
+
+    def _feed_from(self, source: Iterator[Element]) -> IteratorFeed | None:
+        """Return a feed for workers, or None if the return of a call does not make room."""
+        if self._gate is not None or self._dispatch.makes_batches:
+            return None
+        assert isinstance(self._intake, Intake), "only Batching is the other kind"
+        return IteratorFeed(source, self._in_flight, self._capacity, self._intake, self._dispatch)
 
     async def _wait_with(self, element: Element, feed: IteratorFeed | None) -> None:
         """Wait for room and admit the element, even if cancelled: its iterator cannot return it again."""

@@ -13,15 +13,15 @@ from async_op.clock import Clock
 from async_op.dead_letters import DeadLetter, OnError
 from async_op.durations import check_timeout
 from async_op.elements import Element, Record, Watermark, check_place, check_timestamp
-from async_op.errors import OperatorClosed, as_exception
+from async_op.errors import OperatorClosed
 from async_op.idempotency_keys import Identity
 from async_op.in_flight.waiters import Waiters
 from async_op.key_columns import KeyBy, key_getter
+from async_op.lifecycle import Lifecycle, State
 from async_op.operator.admission import TURN
 from async_op.operator.assembly import Parts, assemble
 from async_op.operator.counters import statistics_of
 from async_op.operator.executor import OperatorExecutor
-from async_op.operator.lifecycle import Lifecycle, State
 from async_op.operator.open_function import OpenFunction, end_after_failure
 from async_op.operator.operator_states import take_given_items
 from async_op.operator.owned_state import OwnedState
@@ -158,7 +158,7 @@ class AsyncWaitOperator:
         place = Place(
             parallelism=parallelism, subtask_index=subtask_index, max_parallelism=max_parallelism, identity=identity
         )
-        self._set_up(options, output, place, clock)
+        self._set_up(options, output, place, clock, Lifecycle())
 
     @classmethod
     def of(
@@ -171,7 +171,7 @@ class AsyncWaitOperator:
     ) -> Self:
         """Create an operator from the options of an entry point; without `place`, it is the only subtask."""
         operator = cls.__new__(cls)
-        operator._set_up(options, output, place or Place(), clock)
+        operator._set_up(options, output, place or Place(), clock, Lifecycle())
         return operator
 
     def _set_up(
@@ -180,14 +180,15 @@ class AsyncWaitOperator:
         output: Callable[[Record | Watermark], object],
         place: Place,
         clock: Clock | None,
+        lifecycle: Lifecycle,
     ) -> None:
         check_callable("output", output, reason="it gets each Record and Watermark that leaves", awaited=True)
         self._options = options
         self._output = output
         self._place = place
         self._clock = clock
-        self._lifecycle = Lifecycle()
-        self._waiters = Waiters(self._lifecycle.check)
+        self._lifecycle = lifecycle
+        self._waiters = Waiters()
         self._state = OwnedState(options.state_backend)
         self._parts: Parts | None = None
         self._function = OpenFunction(options.function)
@@ -252,7 +253,6 @@ class AsyncWaitOperator:
                     output=self._output,
                     lifecycle=self._lifecycle,
                     waiters=self._waiters,
-                    crash=self._fail,
                 )
                 self._executor = OperatorExecutor(parts.mailbox, self._cut, self._begin_close)
                 await self._function.open(parts.open_function, parts.contexts)
@@ -261,7 +261,6 @@ class AsyncWaitOperator:
                 self._lifecycle.opened()
             except BaseException:
                 self._lifecycle.close()
-                self._stop()
                 await end_after_failure(self._give_up(), self._options.function)
                 raise
 
@@ -416,7 +415,6 @@ class AsyncWaitOperator:
     def _begin_close(self) -> Coroutine[Any, Any, None]:
         self._lifecycle.check_loop()
         self._lifecycle.close()
-        self._stop()
         return self._end()
 
     async def _end(self) -> None:
@@ -438,16 +436,6 @@ class AsyncWaitOperator:
         """Return the parts for reading counters; raises unless this thread may read them."""
         self._lifecycle.check_readable()
         return self._parts or self._check()
-
-    def _fail(self, error: BaseException) -> None:
-        if self._lifecycle.fail(as_exception(error)):
-            self._stop()
-
-    def _stop(self) -> None:
-        """Admit and emit nothing from now on, and begin no more calls."""
-        if self._parts is not None:
-            self._parts.stop()
-        self._waiters.wake_all()
 
     async def _give_up(self) -> None:
         """Release everything; continues where an earlier, cancelled attempt stopped."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
+from async_op.calls.completion import Completion
 from async_op.calls.dispatch import Dispatch
 from async_op.calls.value_checks import Unreadable
 from async_op.clock import Clock
@@ -31,8 +32,8 @@ class Recovery:
         The source of time, for the remaining time budgets.
     timeout : float or None
         The operator's timeout. An element that has more time left, or was stored without a budget, gets this one.
-    refuse : callable
-        Called with the entry of an element whose value could not be stored, and the error.
+    completion : Completion
+        Takes the entry of an element whose value could not be stored.
 
     Attributes
     ----------
@@ -42,10 +43,10 @@ class Recovery:
 
     __slots__ = (
         "_clock",
+        "_completion",
         "_dispatch",
         "_in_flight",
         "_pending",
-        "_refuse",
         "_timeout",
         "_timers",
         "reemitted",
@@ -59,9 +60,9 @@ class Recovery:
         timers: TimerService | None,
         clock: Clock,
         timeout: float | None,
-        refuse: Callable[[Entry, Exception], None],
+        completion: Completion,
     ) -> None:
-        self._refuse = refuse
+        self._completion = completion
         self._in_flight = in_flight
         self._dispatch = dispatch
         self._timers = timers
@@ -89,7 +90,7 @@ class Recovery:
             elif element.outputs is not None:
                 self._emit(element)
             elif (refusal := Unreadable().error_of(element.value)) is not None:
-                self._refuse(self._put(element), refusal)
+                self._completion.refuse(self._put(element), refusal)
             else:
                 pending.append((self._prepare(element), element.delay))
         self._pending.extend(entry for entry, _ in pending)

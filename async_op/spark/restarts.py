@@ -49,16 +49,16 @@ def run_with_restarts(
     """
     check_callable("start", start, reason="it starts the query and returns it, or runs to the end")
     check_instance("restart", restart, RestartPolicy, reason="pass an object of the class RestartPolicy")
-    restarts = Restarts(restart, "the query", time.monotonic)
+    restarts = Restarts(restart, "the query")
     while True:
-        restarts.began()
+        restarts.began(time.monotonic())
         query = None
         try:
             query = start()
             if query is not None:
                 query.awaitTermination()
         except Exception as error:
-            delay = None if _is_stopped(query) else restarts.delay_after(error)
+            delay = None if _is_stopped(query) else restarts.delay_after(error, time.monotonic())
             if delay is None:
                 raise
             _wait(delay, query, sleep)

@@ -7,7 +7,7 @@ an element is either in the inbox or in the operator.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from async_op.clock import Clock
@@ -81,11 +81,6 @@ class Reserve:
 class Inbox:
     """The elements that wait, in their order. Only the thread of the event loop may call it.
 
-    Parameters
-    ----------
-    check : callable, optional
-        Raises an error once waiting for the inbox has become pointless.
-
     Attributes
     ----------
     elements : deque
@@ -99,10 +94,10 @@ class Inbox:
 
     __slots__ = ("awaited", "changed", "elements")
 
-    def __init__(self, check: Callable[[], None] = lambda: None) -> None:
+    def __init__(self) -> None:
         self.elements = deque[Waiting]()
         self.awaited = 0
-        self.changed = Waiters(check)
+        self.changed = Waiters()
 
     def __len__(self) -> int:
         return len(self.elements)
@@ -165,13 +160,12 @@ class ReservedInbox(Inbox):
         Those who wait get the reason for which the inbox has ended as an error.
     """
 
-    __slots__ = ("_clock", "_failure", "_queued_seconds", "_queued_since", "reserve")
+    __slots__ = ("_clock", "_queued_seconds", "_queued_since", "reserve")
 
     def __init__(self, clock: Clock, reserve: Reserve) -> None:
-        super().__init__(self._check)
+        super().__init__()
         self._clock = clock
         self.reserve = reserve
-        self._failure: BaseException | None = None
         self._queued_seconds = 0.0
         self._queued_since: float | None = None
 
@@ -219,15 +213,9 @@ class ReservedInbox(Inbox):
 
     def end(self, reason: BaseException) -> None:
         """Let nothing more be taken; all who wait for the inbox get the reason as an error."""
-        if self._failure is None:
-            self._failure = reason
-            self.changed.wake_all()
+        self.changed.end(reason)
 
     def _grown(self) -> None:
         if self._queued_since is None and self.elements:
             self._queued_since = self._clock.time()
         self.changed.wake()
-
-    def _check(self) -> None:
-        if self._failure is not None:
-            raise self._failure

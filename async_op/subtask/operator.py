@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 
@@ -12,6 +12,7 @@ from async_op.errors import OpenFailed, OperatorClosed
 from async_op.in_flight.capture import capture_entry, capture_watermark
 from async_op.in_flight.entries import WatermarkEntry, new_entry
 from async_op.in_flight.keys import KeyAssignment
+from async_op.operator.assembly import Parts
 from async_op.operator.counters import Counted, counted_by
 from async_op.operator.operator import AsyncWaitOperator
 from async_op.options import OperatorOptions
@@ -92,8 +93,13 @@ class ResidentOperator(AsyncWaitOperator):
 
     @property
     def refills(self) -> bool:
-        """Whether its workers take elements themselves; see `refill`."""
-        return self._check().calls_at_once
+        """Whether its workers can take elements themselves: the return of a call makes room for one."""
+        return self._check().dispatch.calls_at_once
+
+    @property
+    def parts(self) -> Parts:
+        """The parts of the open operator."""
+        return self._check()
 
     def look_for_room(self) -> None:
         """Let the feeders that wait for room check for it."""
@@ -109,16 +115,10 @@ class ResidentOperator(AsyncWaitOperator):
         parts.intake.end_block()
         parts.in_flight.put_watermark(timestamp)
 
-    def refill(
-        self, following: Callable[[int], Element | None], failed: Callable[[Exception], None]
-    ) -> AbstractContextManager[None]:
-        """Let workers, inside the context, take the next element themselves, where the mode allows it; see `Refill`."""
-        return self._check().refill(following, failed)
-
     def stop(self) -> None:
         """Begin no more calls, and let no output leave; calls under way go on until `close`."""
         self._lifecycle.check_loop()
-        self._fail(OperatorClosed("closed"))
+        self._lifecycle.fail(OperatorClosed("closed"))
 
     def hold_timers(self, are_held: bool) -> None:
         """Fire no timers, or fire them again."""

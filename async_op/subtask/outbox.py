@@ -36,7 +36,7 @@ class Outbox(ValueOutput):
     def __init__(self, pack: Callable[[list[Any]], Any], limit: int) -> None:
         self.watermarks = self.outputs = 0
         self.is_bounded = True
-        self._changed = Waiters(lambda: None)
+        self._changed = Waiters()
         self._senders: list[Callable[[], object]] = []
         self._pack = pack
         self._limit = limit

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from async_op.clock import Clock
 from async_op.elements import Element, Watermark
+from async_op.in_flight.entries import Entry
+from async_op.operator.admission import Intake
 from async_op.operator.counters import Counted, since
 from async_op.subtask.ages import Ages
 from async_op.subtask.inbox import Inbox
@@ -117,7 +119,7 @@ class Subtask(ABC, Generic[_Inbox]):
     async def pump(self) -> None:
         """Move elements into the operator as it has room, for ever."""
         inbox, operator, downstream = self.inbox, self.operator, self._downstream
-        with operator.refill(self._following, self.fail):
+        with operator.parts.workers.fed_by(Refill(self) if operator.refills else None):
             while True:
                 await inbox.changed.wait_until(lambda: bool(inbox.elements))
                 await downstream.room()
@@ -140,7 +142,7 @@ class Subtask(ABC, Generic[_Inbox]):
         self._mark()
         self.inbox.shrunk(before)
 
-    def _following(self, sequence: int) -> Element | None:
+    def following(self, sequence: int) -> Element | None:
         """Return the next element, for a worker whose call has returned; None if it has to wait."""
         elements = self.inbox.elements
         if self.is_held or not elements or isinstance(elements[0], Watermark):
@@ -160,3 +162,49 @@ class Subtask(ABC, Generic[_Inbox]):
         """Return what was counted since the last call."""
         newest, self._counted = since(self._counted, counted), counted
         return newest
+
+
+class Refill:
+    """Elements of the inbox, from which each worker takes the next one when its call has returned.
+
+    Unlike an `IteratorFeed` it never holds an element itself: one that is taken is admitted in the same step of the
+    event loop. Below half of the capacity it gives none, because the subtask can admit many at once.
+
+    Parameters
+    ----------
+    subtask : Subtask
+        Has the elements.
+    """
+
+    __slots__ = ("_admit", "_capacity", "_following", "_in_flight", "_subtask", "_wake")
+
+    def __init__(self, subtask: Subtask[Any]) -> None:
+        parts = subtask.operator.parts
+        assert isinstance(parts.intake, Intake), "only Batching is the other kind"
+        self._subtask = subtask
+        self._following = subtask.following
+        self._in_flight = parts.in_flight
+        self._capacity = subtask.operator.capacity
+        self._admit = parts.intake.admit
+        self._wake = parts.workers.wake
+
+    def take(self) -> Entry | None:
+        """Admit an element in place of one that has left, and return it for its call."""
+        accepted = self._in_flight.accepted
+        in_use = accepted - self._in_flight.departed
+        if not self._capacity // 2 <= in_use < self._capacity:
+            return None
+        element = self._following(accepted)
+        if element is None:
+            return None
+        if in_use + 1 < self._capacity:
+            self._wake(self._capacity - in_use)
+        try:
+            return self._admit(*element)
+        except Exception as error:  # noqa: BLE001 - its key is invalid
+            self._subtask.fail(error)
+            return None
+
+    def stop(self) -> None:
+        """Give workers no more elements."""
+        self._capacity = 0

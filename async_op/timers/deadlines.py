@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from async_op.clock import Clock, TimerHandle
 from async_op.in_flight.entries import CallEntry, Entry, is_timer
+from async_op.in_flight.queues import ElementQueue
 
 
 class Deadlines:
@@ -19,8 +20,8 @@ class Deadlines:
     ----------
     clock : Clock
         The source of time.
-    pending : callable
-        Returns the entries that have not completed, oldest first.
+    queue : ElementQueue
+        Has the entries that have not completed.
     expire : callable
         Called once with each entry whose deadline has passed. It has to split a block; the entries then follow.
 
@@ -30,13 +31,11 @@ class Deadlines:
         When the timer fires; infinity while it is not running.
     """
 
-    __slots__ = ("_apart", "_clock", "_expire", "_pending", "_timer", "due")
+    __slots__ = ("_apart", "_clock", "_expire", "_queue", "_timer", "due")
 
-    def __init__(
-        self, clock: Clock, pending: Callable[[], Iterator[CallEntry]], expire: Callable[[CallEntry], None]
-    ) -> None:
+    def __init__(self, clock: Clock, queue: ElementQueue, expire: Callable[[CallEntry], None]) -> None:
         self._clock = clock
-        self._pending = pending
+        self._queue = queue
         self._expire = expire
         self._apart: dict[Entry, None] = {}
         self._timer: TimerHandle | None = None
@@ -102,6 +101,6 @@ class Deadlines:
     def _watched(self) -> Iterator[CallEntry]:
         return (
             entry
-            for entry in self._pending()
+            for entry in self._queue.pending()
             if entry.deadline is not None and not entry.expired and not is_timer(entry)
         )

@@ -47,8 +47,6 @@ class TimerService:
         The operator's timeout.
     deadlines : Deadlines
         Watches the timeouts of timers.
-    is_busy : callable
-        Returns whether an invocation for a key identity is under way.
     start : callable
         Makes the call of an entry.
 
@@ -56,6 +54,8 @@ class TimerService:
     ----------
     active, fired : int
         The number of timers in flight, and of timers that have fired.
+    gate : TimerGate
+        Knows the keys with an invocation under way, and gives them to their timers first.
     """
 
     __slots__ = (
@@ -79,6 +79,7 @@ class TimerService:
         "_timeout",
         "active",
         "fired",
+        "gate",
     )
 
     def __init__(
@@ -90,13 +91,13 @@ class TimerService:
         capacity: int,
         timeout: float | None,
         deadlines: Deadlines,
-        is_busy: Callable[[Hashable], bool],
         start: Callable[[list[Entry]], object],
     ) -> None:
         self.active = self.fired = 0
         self._restored = restored
-        self._processing = TimerIndex(backend.tables[PROCESSING_TIME.name], is_busy)
-        self._event = TimerIndex(backend.tables[EVENT_TIME.name], is_busy)
+        self.gate = TimerGate(self)
+        self._processing = TimerIndex(backend.tables[PROCESSING_TIME.name], self.gate.busy)
+        self._event = TimerIndex(backend.tables[EVENT_TIME.name], self.gate.busy)
         self._clock = clock
         self._in_flight = in_flight
         self._capacity = capacity

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import insort
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Container, Hashable, Mapping
 from itertools import count
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -56,16 +56,16 @@ class TimerIndex:
     ----------
     table : StateTable
         The state, a map.
-    is_busy : callable
-        Returns whether an invocation for a key identity is under way.
+    busy : container of Hashable
+        The identities of the keys with an invocation under way, as they are at any time.
     """
 
-    __slots__ = ("_heap", "_is_busy", "_numbers", "_stale", "parked", "table")
+    __slots__ = ("_busy", "_heap", "_numbers", "_stale", "parked", "table")
 
-    def __init__(self, table: StateTable, is_busy: Callable[[Hashable], bool]) -> None:
+    def __init__(self, table: StateTable, busy: Container[Hashable]) -> None:
         self.table = cast("EntriesStateTable", table)
         self.parked: dict[Hashable, list[Place]] = {}
-        self._is_busy = is_busy
+        self._busy = busy
         self._heap: list[Place] = []
         self._numbers = count()
         self._stale = 0
@@ -125,7 +125,7 @@ class TimerIndex:
         while self._heap and self._heap[0][0] <= until:
             place = heapq.heappop(self._heap)
             identity = place[3]
-            if self._is_busy(identity):
+            if identity in self._busy:
                 self.parked.setdefault(identity, []).append(place)
             elif self._remove(place):
                 return place

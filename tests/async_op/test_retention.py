@@ -44,12 +44,12 @@ def folder(tmp_path: Any) -> Gate:
     return Gate(tmp_path.name)
 
 
-def epoch(store: SnapshotStore, collector: GarbageCollector, number: int) -> None:
+def epoch(store: SnapshotStore, collector: GarbageCollector, number: int, now: float = 0.0) -> None:
     """Do what the runner of a pipeline does in an epoch."""
     pending = store.begin()
     collector.epoch_begins(pending.attempts_prefix)
     written = [pending.write_subtask(one) for one in parts({"count": {"a": number}}, parallelism=1)]
-    collector.epoch_ended(pending.commit(written).folder)
+    collector.epoch_ended(pending.commit(written).folder, now)
 
 
 def test_the_number_of_files_is_level_over_hundreds_of_epochs(folder: Gate) -> None:
@@ -69,12 +69,10 @@ def test_the_number_of_files_is_level_over_hundreds_of_epochs(folder: Gate) -> N
 def test_garbage_is_collected_ten_times_while_a_file_grows_old_enough() -> None:
     folder = CountingFolder(open_folder("memory://how often/enrich"))
     store = SnapshotStore.on(folder)
-    now = 0.0
-    collector = GarbageCollector(Retention(min_age=timedelta(minutes=6)), clock=lambda: now)
+    collector = GarbageCollector(Retention(min_age=timedelta(minutes=6)))
     listings = []
     for number in range(100):
-        now = float(number)
-        epoch(store, collector, number)
+        epoch(store, collector, number, now=float(number))
         collector.join()
         listings.append(folder.operations["files"])
 

@@ -28,11 +28,12 @@ class Watching:
     folder: Folder = field(default_factory=lambda: new_store().folder)
 
     def __post_init__(self) -> None:
-        self.lookout = Lookout("run, 1", 3, self.known, lambda: self.folder, lambda: self.now)
+        self.lookout = Lookout("run, 1", 3, self.known, self.now)
 
     def look(self, address: Address | None, *, after: float = 0.0, silent: float = 0.0) -> list[tuple[str, bool]]:
         self.now += after
-        self.lookout.look(address, silent)
+        if (seen := self.lookout.look(address, silent, self.now)) is not None:
+            seen.write(self.folder)
         return [(one.address.process, one.is_silent) for one in sightings_in(self.folder, "run, 1")]
 
 

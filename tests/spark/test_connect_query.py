@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -320,7 +321,7 @@ def test_no_collection_takes_the_files_of_the_run_that_a_worker_serves(
     workers.ServerWorker(served, session)
 
     stage.store.write(parts({}))
-    runner.coordinator.garbage.epoch_ended(stage.store.folder)
+    runner.coordinator.garbage.epoch_ended(stage.store.folder, time.monotonic())
     runner.coordinator.close()
     assert exchange.wishes() == workers.Wishes(parallelism=(3,))
 

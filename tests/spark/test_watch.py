@@ -21,11 +21,11 @@ class Looks:
     def __init__(self) -> None:
         self.statuses: list[Status] = []
         self.store = new_store()
-        self.watch = EpochWatch(self.store, self._ask)
+        self.watch = EpochWatch(self.store, self)  # type: ignore[arg-type]  # as a fleet
         self._looked = threading.Condition()
         self._looks = 0
 
-    def _ask(self) -> list[Status]:
+    def look(self) -> list[Status]:
         with self._looked:
             self._looks += 1
             self._looked.notify_all()

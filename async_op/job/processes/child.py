@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from async_op.dead_letters import DeadLetter
 from async_op.elements import Element
 from async_op.errors import as_exception
 from async_op.job.cancellation import ended
@@ -28,7 +27,6 @@ from async_op.job.processes import wire
 from async_op.job.processes.inlets import CreditedInlet, RemoteInlet, Sender
 from async_op.job.step import Step
 from async_op.job.supervision import Tasks
-from async_op.letter_rows import row_of
 from async_op.operator.counters import Counted, milliseconds
 from async_op.resilience.lending import Allowance, Holdings
 from async_op.statistics import ResilienceStatistics
@@ -127,7 +125,7 @@ class ChildLoop:
             spec.hash,
             spec.max_parallelism,
             spec.lineage,
-            self._bury,
+            self._collector,
             (spec.number - 1, spec.count),
             are_decoded=spec.are_decoded,
         )
@@ -154,7 +152,7 @@ class ChildLoop:
             try:
                 return await self._tasks.run(_outcome_of(self._end))
             except Exception as error:  # noqa: BLE001 - the parent raises it, and ends this child
-                self._fail(error)
+                self.failed(error)
             return await self._end
         finally:
             self._sender.forget()
@@ -177,7 +175,7 @@ class ChildLoop:
             else:
                 self._take(kind, payload)
         except Exception as error:  # noqa: BLE001 - the parent raises it
-            self._fail(error)
+            self.failed(error)
 
     def _take(self, kind: int, payload: bytes) -> None:
         place = wire.destination_of(payload)
@@ -230,7 +228,8 @@ class ChildLoop:
     def _report(self, name: str, what: Any) -> None:
         self._connected.send(wire.REPORT, wire.dumped((name, what)))
 
-    def _fail(self, error: BaseException) -> None:
+    def failed(self, error: BaseException) -> None:
+        """Report to the parent what has failed."""
         self._report("failed", Failure.of(error, self._spec.number))
 
     @property
@@ -250,7 +249,7 @@ class ChildLoop:
 
         self._inlets, self._received = {}, [0] * len(self._names)
         self._snapshot, self._is_over = snapshot, False
-        self._chain = Chain(self._plan, parallelism, self._collector, self._fail, Section(own, new_inlet))
+        self._chain = Chain(self._plan, parallelism, self._collector, self, Section(own, new_inlet))
         self._chain.hold_timers(are_timers_held)
 
     async def open_step(self, number: int) -> None:
@@ -386,9 +385,6 @@ class ChildLoop:
         self._was_full = is_full
         if is_full and not before and self._chain is not None:
             self._report("status", self.status())
-
-    def _bury(self, step: str, letter: DeadLetter) -> None:
-        self._collector.bury(row_of(letter, step))
 
     @property
     def _running(self) -> Chain:

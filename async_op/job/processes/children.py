@@ -97,7 +97,7 @@ class Child:
         self.is_ending = False
         self.failure: BaseException | None = None
         self._outcome: asyncio.Task[None] | None = None
-        self.heard = Waiters(self.check)
+        self.heard = Waiters()
 
     async def start(self, launch: Launch, spec: ChildSpec) -> None:
         """Start the process, and wait until it serves."""
@@ -201,7 +201,7 @@ class Child:
             if not reply.done():
                 reply.set_exception(self.failure)
         self._replies.clear()
-        self.heard.wake_all()
+        self.heard.end(self.failure)
         if self.passing is not None and not self.is_ending:
             self.passing.failed(self.failure)
 

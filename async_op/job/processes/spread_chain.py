@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +13,7 @@ from async_op.job.chain import Cuts, Plan, inlet_limit
 from async_op.job.channels import Outlet
 from async_op.job.committing import Contribution, Part
 from async_op.job.errors import ChildLost
+from async_op.job.operators import Owner
 from async_op.job.outputs import Collector, EpochOutputs
 from async_op.job.processes import wire
 from async_op.job.processes.children import Child, Children, gathered
@@ -44,7 +45,7 @@ class SpreadChain:
     ----------
     children : Children
         The processes.
-    plan, parallelism, on_failure
+    plan, parallelism, owner
         As for `Chain`.
     outputs : Collector
         Woken when a child has too many outputs for one epoch.
@@ -61,14 +62,14 @@ class SpreadChain:
         plan: Plan,
         parallelism: int,
         outputs: Collector,
-        on_failure: Callable[[BaseException], None],
+        owner: Owner,
     ) -> None:
         self.parallelism = parallelism
         self.work_at_cut: object = None
         self._children = children
         self._names = list(plan.steps)
         self._outputs = outputs
-        self._on_failure = on_failure
+        self._owner = owner
         self._are_timers_held = self._is_begun = self._has_final_cut = False
         self._owners: list[Child] = []
         for child, own in zip(children.all, sections_of(parallelism, len(children.all)), strict=True):
@@ -77,7 +78,7 @@ class SpreadChain:
             self._owners += [child] * len(own)
         self._sent = {child: [0] * len(self._names) for child in children.all}
         self._unmarked: set[Child] = set()
-        self._marks = Waiters(self._check)
+        self._marks = Waiters()
         self._sender = Sender(wire.PARENT, lambda target: self._owners[target].link)
         count = len(children.all)
         self._lenders = {
@@ -126,12 +127,12 @@ class SpreadChain:
 
     def failed(self, error: BaseException) -> None:
         """End the run."""
-        self._marks.wake_all()
-        self._on_failure(error)
+        self._marks.wake()
+        self._owner.failed(error)
 
-    def _check(self) -> None:
-        for child in self._children.all:
-            child.check()
+    @property
+    def _has_lost_child(self) -> bool:
+        return any(child.failure is not None for child in self._children.all)
 
     # What the run asks for.
 
@@ -192,7 +193,9 @@ class SpreadChain:
 
         Those are dead letters of the source. Only one step of a job may have outputs in a snapshot.
         """
-        await self._marks.wait_until(lambda: not self._unmarked)
+        await self._marks.wait_until(lambda: not self._unmarked or self._has_lost_child)
+        for child in self._children.all:
+            child.check()
         self.work_at_cut = self.work()
         own = await on_own_thread(outputs.table) if outputs.count else None
         begun = pickle.dumps(pending)

@@ -123,7 +123,7 @@ class EpochRunner:
         self.fleet = Fleet(self._blueprint_for, spark, store.folder, is_resident=settings.is_resident)
         self.coordinator = Coordinator(store, retention)
         self.coordinator.take_over()
-        self._watch = EpochWatch(store, self.fleet.look)
+        self._watch = EpochWatch(store, self.fleet)
 
     def rescale(self, parallelism: int) -> None:
         """Change the parallelism from the next epoch on; any thread may call it at any time."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from async_op.hosting.messages import Status
+from async_op.spark.epoch.fleet import Fleet
 from keygroups.context_managers import contextmanager
 from keygroups.ttl import wall_time
 from snapshots import SnapshotStore
@@ -30,7 +31,7 @@ class EpochWatch:
     ----------
     store : SnapshotStore
         The snapshots of the operator; each look leaves a note in its folder.
-    ask : callable
+    fleet : Fleet
         Returns the status of each host that can be asked.
 
     Attributes
@@ -39,9 +40,9 @@ class EpochWatch:
         What the last look at the epoch under way has shown; None between epochs.
     """
 
-    def __init__(self, store: SnapshotStore, ask: Callable[[], Sequence[Status]]) -> None:
+    def __init__(self, store: SnapshotStore, fleet: Fleet) -> None:
         self._store = store
-        self._ask = ask
+        self._fleet = fleet
         self._lock = threading.Lock()
         self._phase: Phase = "subtasks"
         self.under_way: EpochUnderWay | None = None
@@ -69,7 +70,7 @@ class EpochWatch:
     def _watch(self, look: _Look, ended: threading.Event) -> None:
         while not ended.wait(_LOOK_SECONDS):
             try:
-                found = look.at(self._ask(), self._phase, time.monotonic())
+                found = look.at(self._fleet.look(), self._phase, time.monotonic())
             except Exception:  # noqa: BLE001 - an epoch needs no look at it
                 _log.exception("the hosts of epoch %d could not be asked how they are", look.version)
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pickle import loads
@@ -147,7 +148,7 @@ class EpochTask:
             watermark=self.watermark,
         )
         known = self.access.addresses.get(subtask_index)
-        lookout = Lookout(self.access.generation, subtask_index, known, self._folder)
+        lookout = Lookout(self.access.generation, subtask_index, known, time.monotonic())
         steps = run(ways, epoch)
         while True:
             try:
@@ -155,7 +156,9 @@ class EpochTask:
             except StopIteration as end:
                 ran: Ran = end.value
                 break
-            lookout.look(ways.asked, ways.silent_seconds)
+            seen = lookout.look(ways.asked, ways.silent_seconds, time.monotonic())
+            if seen is not None:
+                seen.write(self._folder())
             yield None
         yield _report(ran, rows, waits)
 

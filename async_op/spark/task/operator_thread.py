@@ -56,7 +56,7 @@ class OperatorThread:
         *,
         outputs_at_once: int = OUTPUTS_AT_ONCE,
     ) -> None:
-        self._outputs = _Gathered(outputs_at_once, self._flush)
+        self._outputs = _Gathered(self, outputs_at_once)
         self.operator = make_operator(self._outputs)
         self._strategies = strategies
         self.waits = Waits(strategies)
@@ -191,16 +191,16 @@ class OperatorThread:
         if feeding is not None:
             await asyncio.wrap_future(feeding)
         await self.operator.finish()
-        self._flush()
+        self.flush()
         self._put(Mail(self._end))
 
     def _tick(self) -> None:
         # While mail waits, the thread of the task needs no empty list to wake up.
-        if (self._outputs.values or not self._mailbox.has_mail()) and not self._flush():
+        if (self._outputs.values or not self._mailbox.has_mail()) and not self.flush():
             return
         self._thread.loop.call_later(FLUSH_SECONDS, self._tick)
 
-    def _flush(self) -> bool:
+    def flush(self) -> bool:
         """Send the gathered outputs to the thread of the task; returns False if it accepts no more."""
         outputs = self._outputs.take()
         return self._put(Mail(lambda: self._arrived.append(outputs)))
@@ -222,15 +222,15 @@ class OperatorThread:
 class _Gathered(ValueOutput):
     """Outputs on their way out of the loop. Only the thread of the loop may use it."""
 
-    def __init__(self, at_once: int, are_enough: Callable[[], object]) -> None:
+    def __init__(self, thread: OperatorThread, at_once: int) -> None:
         self.values: list[Any] = []
+        self._thread = thread
         self._at_once = at_once
-        self._are_enough = are_enough
 
     def extend(self, values: Iterable[Any], /) -> None:
         self.values += values
         while len(self.values) >= self._at_once:
-            self._are_enough()
+            self._thread.flush()
 
     def take(self) -> list[Any]:
         taken, self.values = self.values[: self._at_once], self.values[self._at_once :]

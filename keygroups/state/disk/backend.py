@@ -13,8 +13,8 @@ from keygroups.descriptors import StateDescriptor
 from keygroups.errors import ConfigError
 from keygroups.ranges import KeyGroupRange
 from keygroups.state.backend import StateCut
+from keygroups.state.disk.collections import EntriesTable
 from keygroups.state.disk.encoding import CHANGED
-from keygroups.state.disk.entries import EntriesTable
 from keygroups.state.disk.store import Store
 from keygroups.state.disk.table import DiskTable
 from keygroups.state.group import ENTRY_KINDS, KeyGroupContent

@@ -11,6 +11,7 @@ from async_op import FixedDelayRetry
 from async_op.calls.completion import Completion
 from async_op.in_flight.entries import Block, Entry, WatermarkEntry
 from async_op.in_flight.queues import UnorderedQueue
+from async_op.lifecycle import Lifecycle
 from async_op.retry import RetryIfResult, RetryPolicy
 
 
@@ -44,18 +45,8 @@ def with_block(retry: RetryPolicy | None) -> tuple[Completion, Block, Left]:
     def unexpected(*given: Any) -> Any:
         raise AssertionError(given)
 
-    made = Completion(
-        queue,
-        None,
-        retry,
-        None,
-        None,
-        give_up=unexpected,
-        try_again=unexpected,
-        call=unexpected,
-        crash=unexpected,
-        element_id_of=unexpected,
-    )
+    unneeded: Any = None  # nothing fails or is retried
+    made = Completion(queue, None, retry, None, None, unneeded, unneeded, Lifecycle(), unexpected)
     return made, block, left
 
 

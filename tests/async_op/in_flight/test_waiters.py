@@ -20,22 +20,34 @@ class EarlyClock(LoopClock):
 
 
 async def test_a_timer_that_fires_early_ends_the_wait() -> None:
-    waiters = Waiters(lambda: None)
+    waiters = Waiters()
     clock = EarlyClock(asyncio.get_running_loop())
     async with asyncio.timeout(30):
         await waiters.wait_at_most(0.01, clock, lambda: False)
     assert waiters.waiting == []
 
 
-@pytest.mark.parametrize("how", ["wake", "wake_all"])
-async def test_a_patient_waiter_is_woken_like_the_others_but_does_not_count_as_waiting(how: str) -> None:
-    waiters, now_holds = Waiters(lambda: None), False
+async def test_a_patient_waiter_is_woken_like_the_others_but_does_not_count_as_waiting() -> None:
+    waiters, now_holds = Waiters(), False
     waits = [waiters.wait_until, waiters.wait_patiently, waiters.wait_patiently]
     tasks = [asyncio.create_task(wait(lambda: now_holds)) for wait in waits]
     await asyncio.sleep(0)
     assert (len(waiters.waiting), len(waiters.patient)) == (1, 2)
     now_holds = True
-    getattr(waiters, how)()
+    waiters.wake()
     async with asyncio.timeout(30):
         await asyncio.gather(*tasks)
+    assert waiters.waiting == waiters.patient == []
+
+
+async def test_once_waiting_is_pointless_each_waiter_gets_the_first_reason() -> None:
+    waiters = Waiters()
+    tasks = [asyncio.create_task(wait(lambda: False)) for wait in (waiters.wait_until, waiters.wait_patiently)]
+    await asyncio.sleep(0)
+    waiters.end(ValueError("first"))
+    waiters.end(ValueError("second"))
+    async with asyncio.timeout(30):
+        for waiting in (*tasks, waiters.wait_until(lambda: True)):
+            with pytest.raises(ValueError, match="first"):
+                await waiting
     assert waiters.waiting == waiters.patient == []

@@ -112,7 +112,7 @@ def calls_go_on_after_a_final_cut(patch: Patch) -> None:
     """The calls are cancelled only a second after a final cut."""
 
     def stop(self: operators.StepOperator) -> None:
-        self._is_stopped = True
+        self._lifecycle.silence()
         ResidentOperator.stop(self)
 
     def made(end_calls: Any) -> Any:

@@ -221,12 +221,12 @@ class _Simulation:
             patches.enter_context(mock.patch.object(Restarts, "delay_after", self._restart()))
             yield
 
-    def _restart(self) -> Callable[[Restarts, Exception], float | None]:
+    def _restart(self) -> Callable[[Restarts, Exception, float], float | None]:
         """Return what decides about restarts, and has them noted."""
         delay_after = Restarts.delay_after
 
-        def run(restarts: Restarts, error: Exception) -> float | None:
-            delay = delay_after(restarts, error)
+        def run(restarts: Restarts, error: Exception, now: float) -> float | None:
+            delay = delay_after(restarts, error, now)
             if delay is not None:
                 self._note_end(error)
                 self.world.note("restart", delay)

@@ -6,8 +6,9 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from enum import Enum, auto
+from typing import Protocol
 
-from async_op.errors import OperatorClosed, WrongEventLoop
+from async_op.errors import OperatorClosed, WrongEventLoop, as_exception
 from async_op.threads.own_thread import running_loop
 from async_op.threads.watchdog import Turn, Watch
 from keygroups.context_managers import contextmanager
@@ -23,8 +24,18 @@ class State(Enum):
     CLOSED = auto()
 
 
+class Stoppable(Protocol):
+    """What works until it is stopped."""
+
+    def stop(self) -> None:
+        """Begin nothing more."""
+        ...
+
+
 class Lifecycle:
-    """Knows whether an operator may be used, and if not, why. Only the thread of its event loop may change it.
+    """Knows whether an operator may be used, and if not, why; an error of any part ends the operator through `fail`.
+
+    Only the thread of its event loop may change it.
 
     Attributes
     ----------
@@ -38,7 +49,7 @@ class Lifecycle:
         The error that failed the operator.
     """
 
-    __slots__ = ("_is_interrupted", "_opened", "_opener", "_watch", "failure", "loop", "open_on", "state")
+    __slots__ = ("_is_interrupted", "_opened", "_opener", "_parts", "_watch", "failure", "loop", "open_on", "state")
 
     def __init__(self) -> None:
         self.state = State.NEW
@@ -49,6 +60,7 @@ class Lifecycle:
         self._opened: asyncio.Future[None] | None = None
         self._is_interrupted = False
         self._watch: Watch | None = None
+        self._parts: Stoppable | None = None
 
     @property
     def is_open(self) -> bool:
@@ -126,21 +138,29 @@ class Lifecycle:
         if self._opened is not None:
             await asyncio.wait([self._opened])
 
+    def assembled(self, parts: Stoppable) -> None:
+        """Note that the parts of the operator are there: whatever ends it stops them."""
+        self._parts = parts
+
     def opened(self) -> None:
         """Mark the operator as open; raises if it has failed or been closed in the meantime."""
         if self.state is not State.OPENING:
             self.check()
         self.state, self.open_on = State.OPEN, self.loop
 
-    def fail(self, failure: Exception) -> bool:
-        """Mark the operator as failed; returns False if it had already failed or been closed."""
-        if self.state in {State.FAILED, State.CLOSED}:
-            return False
-        self.state, self.open_on, self.failure = State.FAILED, None, failure
-        return True
+    def fail(self, error: BaseException) -> None:
+        """End the operator with an error, unless it has already failed or been closed."""
+        if self.state not in {State.FAILED, State.CLOSED}:
+            self.state, self.open_on, self.failure = State.FAILED, None, as_exception(error)
+            self._stop()
 
     def close(self) -> None:
-        """Mark the operator as closed, whatever its state."""
+        """End the operator, whatever its state."""
         self.state, self.open_on = State.CLOSED, None
         if self._watch is not None:
             self._watch.end()
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._parts is not None:
+            self._parts.stop()
