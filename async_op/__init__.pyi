@@ -57,7 +57,7 @@ from .restarts import RestartPolicy
 from .retention import Retention
 from .retry import ExponentialBackoffRetry, FixedDelayRetry, RetryPolicy
 from .runtime import Runtime
-from .serving.errors import AddressUnavailable
+from .serving.http import AddressUnavailable
 from .shared_resources import Shared, shared
 from .statistics import Latency, OperatorStatistics, ResilienceStatistics
 from .stream.stream import AsyncDataStream

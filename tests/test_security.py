@@ -23,10 +23,9 @@ CODE_LOADERS = {"pickle", "cloudpickle", "marshal", "shelve", "dill", "joblib", 
 
 UNPICKLE: dict[str, str] = {
     "async_op/hosting/process/__main__.py": "standard input, from the process that started this one",
-    "async_op/hosting/process/early.py": "what the driver sent with its task",
     "async_op/hosting/process/launch.py": "what the process answers that it started",
     "async_op/hosting/process/resident.py": "the blueprint, from the process that started this one",
-    "async_op/hosting/process/template.py": "a connection in a folder that only this user can open",
+    "async_op/hosting/process/template.py": "a folder that only this user can open, and what the driver sent",
     "async_op/hosting/wire/frames.py": "messages between sides that have proved to know the run's secret",
     "async_op/job/processes/__main__.py": "standard input, from the process that started this one",
     "async_op/job/processes/child_process.py": "what the parent has told it, over standard input or by its template",

@@ -21,23 +21,21 @@ from async_op.durations import check_delay, check_positive_delay
 from async_op.epochs.adoption import check_declared, check_fixed, check_kind, check_steps, warn_of_repartition
 from async_op.epochs.position import JobPosition
 from async_op.job.adapters import sink_of, source_of
-from async_op.job.cancellation import to_the_end
+from async_op.job.cancellation import EndingSignals, to_the_end
 from async_op.job.chain import Plan
 from async_op.job.committing import Committer
-from async_op.job.display import shown
 from async_op.job.errors import JobAlreadyRunning, JobInsideEventLoop, JobNotRunning
 from async_op.job.outputs import Collector
 from async_op.job.positions import Positions
 from async_op.job.processes.process_count import check_spread, children_of, processes_of
-from async_op.job.progress import JobProgress
+from async_op.job.progress import JobProgress, shown
 from async_op.job.run import Run, Setting, Stop
-from async_op.job.signals import EndingSignals
 from async_op.job.step import SOURCE, Step, steps_of
 from async_op.key_columns import columns_of, key_getter
 from async_op.plain_functions import AnyFunction
 from async_op.restarts import RestartPolicy, Restarts
 from async_op.retention import Retention
-from async_op.serving.job_pages import serving_job
+from async_op.serving.http import serving_job
 from async_op.threads.own_thread import on_own_thread, running_loop
 from keygroups.arguments import Duration, check_instance, check_location
 from keygroups.errors import ConfigError

@@ -1,17 +1,26 @@
-"""A small HTTP server on the event loop of a job: GET only, a few clients at a time, nothing that waits for ever."""
+"""What a running job answers over HTTP, and the small server on its event loop.
+
+The server knows GET only, has a few clients at a time, and waits for none of them for ever.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from http import HTTPStatus
+from importlib.resources import files
+from typing import Any
 
-from async_op.serving.errors import AddressUnavailable
+from async_op.metrics.families import CONTENT_TYPE, exposition
+from async_op.metrics.watch import WatchedJob, Watches
+from async_op.threads.own_thread import on_own_thread
 from keygroups.context_managers import asynccontextmanager
-from keygroups.errors import ConfigError
+from keygroups.errors import ConfigError, KeyGroupsError
 
 _log = logging.getLogger(__package__)
 
@@ -20,6 +29,84 @@ _CLIENTS_MAX = 32
 """A probe, a Prometheus and some browsers. More clients are refused, because they share the event loop with the job."""
 _SECONDS_MAX = 5.0
 """How long a client may take to send its request, and to take the answer."""
+
+_READY = frozenset({"running", "rescaling", "draining", "stopping"})
+"""The states in which a job has opened its source, steps and sink."""
+
+
+@asynccontextmanager
+async def serving_job(serve: str, job: WatchedJob) -> AsyncIterator[str]:
+    """Answer requests about a job while the block runs; yields the address.
+
+    Parameters
+    ----------
+    serve : str
+        Host and port.
+    job : Job
+        The job.
+
+    Raises
+    ------
+    ConfigError, AddressUnavailable
+        As for `serving`.
+    """
+    page = await on_own_thread(files(__package__ or "").joinpath("page.html").read_text, "utf-8")
+    watches = Watches()
+    watches.add_job(job)
+    try:
+        async with serving(serve, _pages(watches, job, page)) as address:
+            yield address
+    finally:
+        watches.close()
+
+
+def _pages(watches: Watches, job: WatchedJob, page: str) -> Pages:
+    def ready() -> Response:
+        state = job.progress().state
+        return Response(f"{state}\n", status=HTTPStatus.OK if state in _READY else HTTPStatus.SERVICE_UNAVAILABLE)
+
+    return {
+        "/": lambda: Response(page, "text/html; charset=utf-8"),
+        "/healthz": lambda: Response("ok\n"),  # that the event loop answers is what is asked for
+        "/readyz": ready,
+        "/metrics": lambda: Response(exposition(watches.families()), CONTENT_TYPE),
+        "/progress": lambda: Response(json.dumps(as_json(job.progress())), "application/json"),
+    }
+
+
+def as_json(value: Any) -> Any:
+    """Return what JSON can hold in place of a progress.
+
+    Examples
+    --------
+    >>> as_json({"left": (1.5, float("inf"))})
+    {'left': [1.5, None]}
+    """
+    if is_dataclass(value):
+        return {field.name: as_json(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): as_json(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+class AddressUnavailable(KeyGroupsError, OSError):
+    """The address of `serve` cannot be listened on."""
+
+    is_permanent = True
+
+    address: str
+    """The address, as it was passed."""
+    reason: str
+    """What the system says."""
+
+    _template = (
+        "serve={address!r}: {reason}; stop the program that listens there, or choose another port (0 takes any that is "
+        "free)"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +153,7 @@ def address_of(serve: str) -> tuple[str, int]:
 
 @asynccontextmanager
 async def serving(serve: str, pages: Pages) -> AsyncIterator[str]:
-    """Response requests while the block runs; yields the address, with the port that was taken.
+    """Answer requests while the block runs; yields the address, with the port that was taken.
 
     Raises
     ------
@@ -97,7 +184,7 @@ class _Clients:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Response one request, and close the connection."""
+        """Answer one request, and close the connection."""
         task = asyncio.current_task()
         assert task is not None, "the server makes a task for each client"
         self._tasks.add(task)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from async_op.hosting import errors
 from async_op.hosting import messages as say
 from async_op.hosting.epoch import one_of_each
-from async_op.hosting.fencing import Fencing
+from async_op.hosting.host import Fencing
 from async_op.hosting.wire import frames
 from async_op.hosting.wire.sockets import is_proof, new_nonce, proof_of
 

@@ -140,7 +140,7 @@ def test_a_template_that_was_begun_early_forks_the_first_host(owner: Owner) -> N
 
 
 def test_a_worker_starts_the_template_before_it_imports_what_its_task_needs() -> None:
-    looked = "import sys, async_op.hosting.process.early; print(*sys.modules)"
+    looked = "import sys, async_op.hosting.process.template; print(*sys.modules)"
     ran = subprocess.run([sys.executable, "-c", looked], capture_output=True, text=True, check=True)
     assert not {"numpy", "pyarrow", "asyncio", "pyspark"} & set(ran.stdout.split())
 

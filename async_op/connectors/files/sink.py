@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import copy
+import io
+import os
 import re
-from collections.abc import Iterable, Sequence
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from async_op.connectors.arrow import batches_of, names_of, schema_of
 from async_op.connectors.connector_threads import OwnThreads
-from async_op.connectors.errors import EpochsBehind, TargetMissing, TargetTaken, UnwritableValue
-from async_op.connectors.files.atomic_write import FileFolder
-from async_op.connectors.files.encoding import FORMATS, encode
+from async_op.connectors.errors import EpochsBehind, SinkFolderRefused, TargetMissing, TargetTaken, UnwritableValue
 from async_op.connectors.sink import SINK_RETRY, ShippedSink, Sink
 from async_op.dead_letters import OnError
 from async_op.letter_rows import LETTER_SCHEMA
 from async_op.retry import RetryPolicy
 from async_op.threads.own_thread import on_own_thread
 from keygroups.arguments import check_choice, check_integer, check_location
+from keygroups.context_managers import contextmanager
 from keygroups.errors import ConfigError
 from keygroups.representation import representation
+from keygroups.values.scalars import Refusal
+from keygroups.values.texts import cell_of, csv_line, json_of
+from snapshots.filesystem import Folder, LocalFolder, open_folder, redacted
+from snapshots.filesystem.errors import StorageRefused
 
 if TYPE_CHECKING:
     from async_op.connectors.epoch_rows import SinkRows
@@ -27,6 +36,11 @@ if TYPE_CHECKING:
 _LINEAGE = ".lineage"
 """The file that says whose epochs are in the folder."""
 _ANEW = "give its sink another folder, or move the files of the earlier run away"
+
+_UNFINISHED = ".unfinished"
+
+FORMATS = {"json": "jsonl", "csv": "csv", "parquet": "parquet"}
+"""The formats, and how the names of their files end."""
 
 
 class FileSink(ShippedSink):
@@ -185,3 +199,181 @@ class FileSink(ShippedSink):
 
     def _name(self, epoch: int) -> str:
         return f"epoch-{epoch:020}.{FORMATS[self._format]}"
+
+
+class FileFolder:
+    """A folder whose files are replaced as a whole. Its methods block, and one thread at a time may call them.
+
+    Object stores put whole objects. On POSIX filesystems a file is written elsewhere and renamed, with `fsync` for the
+    file and for its name.
+    """
+
+    def __init__(self, uri: str, storage_options: dict[str, Any]) -> None:
+        self._uri = uri
+        self._storage_options = storage_options
+        self._opened: Folder | None = None
+
+    @property
+    def uri(self) -> str:
+        """The folder, without secrets."""
+        return redacted(self._uri)
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Write or replace a file; readers see the old one or the new one."""
+        with self._asked() as folder:
+            if isinstance(folder, LocalFolder):
+                _replace_durably(folder, name, data)
+            else:
+                folder.replace(name, data)
+
+    def exists(self) -> bool:
+        """Return whether the folder is there; in an object store, which has no folders, always."""
+        with self._asked() as folder:
+            return not isinstance(folder, LocalFolder) or Path(folder.path("")).is_dir()
+
+    def names(self) -> list[str]:
+        """List the files; none if there is no folder."""
+        with self._asked() as folder:
+            return folder.names("")
+
+    def has(self, name: str, data: bytes) -> bool:
+        """Return whether a file is there, with this content."""
+        try:
+            with self._asked() as folder:
+                return folder.read(name) == data
+        except FileNotFoundError:
+            return False
+
+    @contextmanager
+    def _asked(self) -> Iterator[Folder]:
+        self._opened = self._opened or open_folder(self._uri, self._storage_options)
+        try:
+            yield self._opened
+        except StorageRefused as error:  # its advice is about snapshots
+            raise SinkFolderRefused(self.uri, error.reason) from error
+
+
+def _replace_durably(folder: LocalFolder, name: str, data: bytes) -> None:
+    unfinished = f"{_UNFINISHED}/{name}.{uuid.uuid4().hex}"
+    temporary, final = Path(folder.path(unfinished)), Path(folder.path(name))
+    try:
+        folder.write(unfinished, data)
+        try:
+            temporary.replace(final)
+        except FileNotFoundError:
+            # Another writer of this epoch, or of a later one, was there before, and has tidied up.
+            if not final.exists():
+                raise
+        _sync(final.parent)
+    finally:
+        _remove_left_over(temporary.parent, name)
+
+
+def _remove_left_over(unfinished: Path, name: str) -> None:
+    """Remove what this epoch and earlier ones have left when they were interrupted; names begin with the epoch."""
+    with suppress(OSError):
+        for entry in os.scandir(unfinished):
+            if entry.name[: len(name)] <= name:
+                with suppress(FileNotFoundError):
+                    Path(entry.path).unlink()
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def encode(values: Sequence[Any], format: str, schema: Any = None) -> bytes:
+    """Return the content of a file.
+
+    Raises
+    ------
+    UnwritableValue
+        An output does not fit into the format.
+    """
+    match format:
+        case "json":
+            return b"".join(_json(value, index) for index, value in enumerate(values))
+        case "csv":
+            return _csv(values)
+        case _:
+            return _parquet(values, schema)
+
+
+def _json(value: Any, index: int) -> bytes:
+    try:
+        return json_of(value).encode() + b"\n"
+    except Refusal as refusal:
+        raise _unwritable(value, refusal, index, refusal.path.removeprefix(".")) from None
+
+
+def _csv(values: Sequence[Any]) -> bytes:
+    names = names_of(values)
+    lines = [csv_line(names)] if names else []
+    for index, value in enumerate(values):
+        cells: dict[str, str | None] = {}
+        for name, field in value.items():
+            try:
+                cells[name] = cell_of(field)
+            except Refusal as refusal:
+                raise _unwritable(value, refusal, index, name) from None
+        lines.append(csv_line(map(cells.get, names)))
+    try:
+        return "".join(lines).encode()
+    except UnicodeEncodeError:
+        index, name = next(_without_encoding(values))
+        half = Refusal("it holds half of a surrogate pair, which UTF-8 cannot encode")
+        raise _unwritable(values[index], half, index, name) from None
+
+
+def _without_encoding(values: Sequence[Any]) -> Iterator[tuple[int, str]]:
+    """Yield the places of text, also in names, that UTF-8 cannot encode."""
+    for index, value in enumerate(values):
+        for name, field in value.items():
+            if not all(map(_is_text, (name, cell_of(field) or ""))):
+                yield index, name
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _unwritable(value: Any, refusal: Refusal, index: int, column: str) -> UnwritableValue:
+    return UnwritableValue(value, refusal.reason, column=column or None, index=index)
+
+
+def _parquet(values: Sequence[Any], schema: Any) -> bytes:
+    from pyarrow import parquet
+
+    if schema is None:
+        schema = schema_of(values, partial=True)
+        _check_structs(schema, values)
+    content = io.BytesIO()
+    with parquet.ParquetWriter(content, schema) as writer:
+        for batch in batches_of(values, schema):
+            writer.write_batch(batch)
+    return content.getvalue()
+
+
+def _check_structs(schema: Any, values: Sequence[Any]) -> None:
+    """Raise for a column of dicts that are all empty, for which Parquet has no type."""
+    for field in schema:
+        if _has_empty_struct(field.type):
+            index = next(index for index, value in enumerate(values) if value.get(field.name) is not None)
+            reason = "it is or holds a dict that is empty in all rows, so it has no fields; pass a schema"
+            raise UnwritableValue(values[index], reason, column=field.name, index=index)
+
+
+def _has_empty_struct(type_: Any) -> bool:
+    from pyarrow import types
+
+    if types.is_struct(type_) and not type_.num_fields:
+        return True
+    return any(_has_empty_struct(type_.field(at).type) for at in range(type_.num_fields))

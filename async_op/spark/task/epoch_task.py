@@ -15,7 +15,7 @@ from async_op.hosting.blueprint import HostSettings
 from async_op.hosting.epoch import Epoch, Ran, run
 from async_op.hosting.lookout import Lookout
 from async_op.hosting.messages import Cut, EpochEnd, Fence, Hello, NewestManifest
-from async_op.hosting.process.early import EarlyTask
+from async_op.hosting.process.template import EarlyTask
 from async_op.operator.counters import CALLS, LIMITS, milliseconds
 from async_op.spark.progress import EpochMetrics
 from async_op.spark.task.blueprint import WrittenPart

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from async_op.metrics.exposition import exposition
-from async_op.metrics.families import Family, Sample
+from async_op.metrics.families import Family, Sample, exposition
 
 TEXT = st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters="\x85\u2028\u2029\x0b\x0c\x1c\x1d\x1e\r"), max_size=8

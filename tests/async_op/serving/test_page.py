@@ -49,7 +49,7 @@ class Live:
         return value
 
     async def _run(self) -> None:
-        from async_op.serving.job_pages import serving_job
+        from async_op.serving.http import serving_job
 
         await self.source.append(0, *range(40))
         feeding = asyncio.create_task(self._feed())

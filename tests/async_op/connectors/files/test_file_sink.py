@@ -20,7 +20,7 @@ import pytest
 from pyarrow import parquet
 
 from async_op.connectors import EpochsBehind, FileSink, FileSource, SinkFolderRefused, TargetTaken, UnwritableValue
-from async_op.connectors.files import atomic_write
+from async_op.connectors.files.sink import FileFolder
 from keygroups import ConfigError
 from tests.async_op.connectors.kit import values_of
 from tests.async_op.job.kit import new_job, same
@@ -203,13 +203,13 @@ async def test_what_cannot_be_written_is_named_and_leaves_nothing(tmp_path: Path
 KILLED = """
 import asyncio, os, sys
 from async_op.connectors import FileSink
-from async_op.connectors.files import atomic_write
+from async_op.connectors.files import sink
 from pathlib import Path
 step = sys.argv[2]
 if step == "before the rename":
     Path.replace = lambda self, target: os.kill(os.getpid(), 9)
 else:
-    atomic_write._sync = lambda directory: os.kill(os.getpid(), 9)
+    sink._sync = lambda directory: os.kill(os.getpid(), 9)
 asyncio.run(FileSink(sys.argv[1], "json").write([1, 2], 5))
 """
 
@@ -233,7 +233,7 @@ def test_three_writers_of_one_epoch_leave_one_whole_file(tmp_path: Path) -> None
     errors = []
 
     def write() -> None:
-        folder = atomic_write.FileFolder(str(tmp_path), {})
+        folder = FileFolder(str(tmp_path), {})
         together.wait()
         try:
             for _ in range(10):

@@ -23,7 +23,8 @@ from async_op.connectors import (
     TopicReplaced,
     Undecodable,
 )
-from async_op.connectors.kafka import client, poller
+from async_op.connectors.kafka import client
+from async_op.connectors.kafka import source as kafka_source
 from keygroups import ConfigError
 from tests.async_op.connectors.kafka.brokers import produce
 from tests.async_op.connectors.kit import cuts_of, everything_of, first_items, items_of, listed, next_items
@@ -181,8 +182,8 @@ async def test_marks_of_transactions_are_passed(cluster: str, topic: str) -> Non
 
 @pytest.mark.thorough
 async def test_a_slow_reader_pauses_its_partition(cluster: str, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(poller, "_BUFFERED_MAX", 20)
-    monkeypatch.setattr(poller, "_MESSAGES_AT_ONCE", 10)
+    monkeypatch.setattr(kafka_source, "_BUFFERED_MAX", 20)
+    monkeypatch.setattr(kafka_source, "_MESSAGES_AT_ONCE", 10)
     produce(cluster, topic, [*numbered(0, 400), *numbered(0, 5, partition=1)])
     async with opened(cluster, topic, bounded=True) as source, aclosing(source.read(0, None)) as blocks:
         found = await next_items(blocks)
@@ -334,9 +335,9 @@ async def test_a_record_that_cannot_be_decoded_is_named(
     cluster: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     produce(cluster, topic, numbered(0, 3))
-    put = poller.PartitionInbox.put
+    put = kafka_source.PartitionInbox.put
     odd = lambda self, block: put(self, [OddHeaders(one) if one.offset() == 1 else one for one in block])  # noqa: E731
-    monkeypatch.setattr(poller.PartitionInbox, "put", odd)
+    monkeypatch.setattr(kafka_source.PartitionInbox, "put", odd)
     async with opened(cluster, topic, bounded=True) as source:
         _, bad, _ = await everything_of(source, 0)
     assert isinstance(bad, Undecodable)

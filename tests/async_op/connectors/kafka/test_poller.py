@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from async_op.connectors import KafkaRefused
-from async_op.connectors.kafka import poller
-from async_op.connectors.kafka.poller import PartitionInbox, Poller
+from async_op.connectors.kafka import source
+from async_op.connectors.kafka.source import PartitionInbox, Poller
 
 
 class Note:
@@ -74,7 +74,7 @@ async def test_a_partition_that_waits_for_its_turn_fails_too() -> None:
 @pytest.mark.parametrize("name", ["LEADER_NOT_AVAILABLE", "_TRANSPORT", "_ALL_BROKERS_DOWN"])
 @pytest.mark.parametrize("seconds", [60.0, 0.0], ids=["at once", "after a minute"])
 async def test_errors_that_pass_end_nothing(name: str, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(poller, "_SILENT_SECONDS_MAX", seconds)
+    monkeypatch.setattr(source, "_SILENT_SECONDS_MAX", seconds)
     polled = Poller(consumer := Notes(), "topic")
     polled.assign(PartitionInbox(0, 0))
     while not polled._channels:
@@ -89,7 +89,7 @@ async def test_errors_that_pass_end_nothing(name: str, seconds: float, monkeypat
 
 @pytest.mark.parametrize("name", ["_TRANSPORT", "TOPIC_AUTHORIZATION_FAILED"])
 async def test_errors_that_do_not_pass_end_the_partitions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(poller, "_SILENT_SECONDS_MAX", 0.0)
+    monkeypatch.setattr(source, "_SILENT_SECONDS_MAX", 0.0)
     polled = Poller(consumer := Notes(answers=False), "topic")
     polled.assign(channel := PartitionInbox(0, 0))
     while not polled._channels:

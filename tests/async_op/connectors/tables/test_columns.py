@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from async_op.connectors import UnsupportedColumn, UnwritableValue
 from async_op.connectors.epoch_rows import dicts_of
-from async_op.connectors.tables.columns import table_schema
-from async_op.connectors.tables.postgres_types import fit_of
+from async_op.connectors.tables.copying import fit_of
+from async_op.connectors.tables.table_sink import table_schema
 from tests.async_op.connectors.tables.targets import Delta, Iceberg, Target
 from tests.async_op.job.kit import new_job, same
 

@@ -17,9 +17,8 @@ from typing import Any
 import pytest
 
 from async_op import ConnectorInterrupted, ElementFailed, Job, Step
-from async_op.job.display import line_of
 from async_op.job.errors import ChildLost, NotSendable
-from async_op.job.progress import ChildProgress, JobProgress
+from async_op.job.progress import ChildProgress, JobProgress, line_of
 from async_op.metrics.jobs import job_families
 from async_op.resilience import Budget, Resilience
 from keygroups import ConfigError
