@@ -33,7 +33,7 @@ UNPICKLE: dict[str, str] = {
     "async_op/job/processes/spawn.py": "makes pickles, loads none",
     "async_op/job/processes/spread_chain.py": "makes pickles, loads none",
     "async_op/job/processes/wire.py": "messages of processes of this run, over pairs of sockets",
-    "async_op/spark/bounded/storing.py": "the result of a job of its own",
+    "async_op/spark/bounded.py": "the result of a job of its own",
     "async_op/spark/task/blueprint.py": "what the driver sent with its task, or a feeder with the secret",
     "async_op/spark/task/epoch_task.py": "what the driver sent with its task",
     "async_op/spark/task/pickling.py": "makes pickles, loads none",

@@ -13,8 +13,7 @@ from async_op.plain_functions import name_of
 from async_op.spark.epoch.fleet import is_encrypted, unsuitable_settings
 from async_op.spark.epoch.history import check_keys
 from async_op.spark.errors import ModuleNotOnWorkers, UnpicklableFunction, UnsuitableWorkerPython
-from async_op.spark.explanation import Explanation, Finding
-from async_op.spark.findings import Found, NewestSnapshot, Situation, findings_in
+from async_op.spark.explanation import Explanation, Finding, Found, NewestSnapshot, Situation, findings_in
 from async_op.spark.rows.schemas import is_repeatable
 from async_op.spark.stage import Stage
 from async_op.spark.task.pickling import check_pickles, names_bound_to_tasks

@@ -21,7 +21,7 @@ from async_op.resilience import Resilience
 from async_op.retention import Retention
 from async_op.retry import RetryPolicy
 from async_op.spark.autoscale import AutoscalePolicy
-from async_op.spark.bounded.run import run_bounded
+from async_op.spark.bounded import run_bounded
 from async_op.spark.chain import PipelineChain, check_distinct, check_next, join_chain
 from async_op.spark.connect.query import ConnectQuery
 from async_op.spark.description import explained, facts_of

@@ -12,10 +12,9 @@ from snapshots.inspection.difference import (
     compare,
 )
 from snapshots.inspection.elements import InFlightSummary, in_flight_summary
-from snapshots.inspection.estimates import Size, SubtaskShare, shares_of, size_of
+from snapshots.inspection.estimates import Size, StepSummary, SubtaskShare, shares_of, size_of, steps_of
 from snapshots.inspection.export import export
-from snapshots.inspection.history import VersionSummary, history
-from snapshots.inspection.largest import LargeKey, largest_keys
+from snapshots.inspection.history import RecentVersions, VersionSummary, history
 from snapshots.inspection.one_key import KeyContent, KeyRow, StateOfKey, find_key
 from snapshots.inspection.operator_states import (
     OperatorStateDifference,
@@ -23,9 +22,7 @@ from snapshots.inspection.operator_states import (
     operator_state_sizes,
 )
 from snapshots.inspection.operators import Operators, OperatorSummary, operators_in
-from snapshots.inspection.recent import RecentVersions
-from snapshots.inspection.sizes import KeyGroupSizes, key_group_sizes
-from snapshots.inspection.steps import StepSummary, steps_of
+from snapshots.inspection.sizes import KeyGroupSizes, LargeKey, key_group_sizes, largest_keys
 
 __all__ = [
     "Activity",

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+import base64
+import binascii
+import datetime as dt
+import json
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from itertools import islice, product
 from typing import Any
 
 import numpy as np
@@ -23,9 +29,13 @@ from snapshots.format.parquet import ParquetReader
 from snapshots.format.schemas import ENTRY_COLUMNS, EXPIRES_AT
 from snapshots.format.steps import step_of
 from snapshots.format.subtask import InFlightElement
-from snapshots.inspection.key_text import keys_from
 from snapshots.restore.reader import KeyedReader, StateReader, decode_column, merge, stored_key_type
 from snapshots.restore.snapshot import Snapshot
+
+KEYS_MAX = 64
+"""The most keys that one text is read as; each may need a request."""
+
+_BOOLEANS = {"true": True, "false": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,3 +225,75 @@ def _rows_of(table: pa.Table, kind: str) -> tuple[KeyRow, ...]:
     expires_at = table.column(EXPIRES_AT).to_pylist() if EXPIRES_AT in table.schema.names else [None] * len(entries)
     rows = [KeyRow(*row) for row in zip(entries, decode_column(table, "value"), expires_at, strict=True)]
     return tuple(sorted(rows, key=lambda row: row.entry) if kind == "list" else rows)
+
+
+def _bytes_of(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
+
+
+_READERS: dict[type, Callable[[str], Any]] = {
+    int: int,
+    str: str,
+    float: float,
+    bool: lambda text: _BOOLEANS[text.lower()],
+    dt.date: dt.date.fromisoformat,
+    dt.datetime: dt.datetime.fromisoformat,
+    Decimal: Decimal,
+    bytes: _bytes_of,
+}
+"""How a text becomes a value of each type of key, the likely ones first."""
+
+
+def keys_from(texts: Sequence[str], like: type | tuple[type, ...] | None = None) -> Iterator[Hashable]:
+    """Yield the keys that texts may stand for, the likely ones first, at most `KEYS_MAX`.
+
+    Parameters
+    ----------
+    texts : sequence of str
+        One text for each key column.
+    like : type or tuple of types, optional
+        The type of a key that is known; for several columns, the type of each.
+
+    Examples
+    --------
+    >>> list(keys_from(["42"], like=int))[:2]
+    [42, '42']
+    >>> list(keys_from(["ann", "7"], like=(str, int)))[0]
+    ('ann', 7)
+    >>> list(keys_from(['"ann"']))
+    ['"ann"', 'ann']
+    """
+    if len(texts) == 1 and not isinstance(like, tuple):
+        yield from islice(readings(texts[0], like), KEYS_MAX)
+        return
+    kinds = like if isinstance(like, tuple) and len(like) == len(texts) else (None,) * len(texts)
+    yield from islice(product(*map(readings, texts, kinds)), KEYS_MAX)
+
+
+def readings(text: str, like: type | None = None) -> Iterator[Hashable]:
+    """Yield the values that a text may stand for: as the type `like` if it can be, then as the other types.
+
+    Text in quotes is also read as JSON, because commands show keys in that form. So is text with backslashes, because a
+    shell removes the quotes.
+    """
+    for kind in dict.fromkeys([like, *_READERS]):
+        read = None if kind is None else _READERS.get(kind)
+        if read is None:
+            continue
+        try:
+            yield read(text)
+        except (ValueError, KeyError, InvalidOperation, binascii.Error, OverflowError):
+            continue
+    unquoted = _unquoted(text)
+    if unquoted is not None:
+        yield from readings(unquoted, like)
+
+
+def _unquoted(text: str) -> str | None:
+    is_quoted = len(text) > 1 and text[0] == text[-1] == '"'
+    if not is_quoted and "\\" not in text:
+        return None
+    try:
+        return str(json.loads(text if is_quoted else f'"{text}"'))
+    except ValueError:
+        return None

@@ -18,12 +18,18 @@ from snapshots.format.manifest import Manifest, manifest_name
 from snapshots.format.schemas import without_field_ids
 from snapshots.format.steps import check_step, of_step
 from snapshots.named_manifest import AnyManifest, complete, head_of, load_committed, within
-from snapshots.restore.frames import pandas_frame, polars_frame
 from snapshots.restore.outputs import StoredOutputs
 from snapshots.restore.reader import StateReader
 from snapshots.restore.share import SubtaskRestore
 from snapshots.restore.streaming import StateStream, all_key_groups
-from snapshots.restore.tables import ITEMS_SCHEMA, element_tables, elements_schema, item_tables
+from snapshots.restore.tables import (
+    ITEMS_SCHEMA,
+    element_tables,
+    elements_schema,
+    item_tables,
+    pandas_frame,
+    polars_frame,
+)
 from snapshots.versions import load_manifest, newest_version
 
 

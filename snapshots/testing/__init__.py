@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from snapshots.testing.faults import Crash, Fault, FaultyFolder
-from snapshots.testing.wrappers import CountingFolder, FolderWrapper, restless_threads
+from snapshots.testing.wrappers import CountingFolder, Crash, Fault, FaultyFolder, FolderWrapper, restless_threads
 
 __all__ = ["CountingFolder", "Crash", "Fault", "FaultyFolder", "FolderWrapper", "restless_threads"]

@@ -11,7 +11,7 @@ from keygroups.errors import ConfigError
 from snapshots import IncompatibleSnapshot, SnapshotCorrupted, SnapshotStore
 from snapshots.filesystem import Folder, MemoryFolder
 from snapshots.lineage import LINEAGE, lineage_of, new_lineage
-from snapshots.upkeep.adoption import begin_anew, move_source
+from snapshots.upkeep.bootstrap import begin_anew, move_source
 from tests.snapshot_kit import new_store, parts
 
 

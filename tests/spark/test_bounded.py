@@ -14,8 +14,7 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 from async_op import AsyncFunction
-from async_op.spark import AsyncPipeline, UnfinishedRun, UnrelatedHistories
-from async_op.spark.bounded import run as bounded
+from async_op.spark import AsyncPipeline, UnfinishedRun, UnrelatedHistories, bounded
 from async_op.spark.epoch import runner as runners
 from keygroups import ConfigError, ValueState
 from snapshots import Snapshot, WriterFenced

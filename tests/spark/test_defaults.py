@@ -12,7 +12,7 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 from async_op.spark import AsyncPipeline
-from async_op.spark.epoch import watch
+from async_op.spark.epoch import log
 from tests.hosting.kit import wait_until
 from tests.snapshots.cli_kit import runner
 from tests.spark.runs import Gate, hide_local_hosts, pipeline_of_ids
@@ -115,7 +115,7 @@ def test_what_hosts_do_is_seen_before_the_first_epoch_has_ended(
         parallelism=2,
         barrier_timeout=None,
     )
-    monkeypatch.setattr(watch, "_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(log, "_LOOK_SECONDS", 0.1)
     query = pipeline.start(
         spark.readStream.schema("id bigint").parquet(str(tmp_path / "in")),
         lambda batch, epoch: None,

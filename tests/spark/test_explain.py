@@ -27,7 +27,7 @@ from async_op import (
 )
 from async_op.options import OperatorOptions
 from async_op.spark import AsyncPipeline, AutoscalePolicy
-from async_op.spark.findings import NewestSnapshot, Situation, attempts_within, findings_in
+from async_op.spark.explanation import NewestSnapshot, Situation, attempts_within, findings_in
 from async_op.testing import OperatorHarness
 from snapshots import SnapshotStore
 from tests.examples import scaled

@@ -23,7 +23,7 @@ from async_op.spark.rows.keys import KeyColumn
 from async_op.spark.rows.routing import Routing
 from keygroups import ConfigError, ValueState
 from snapshots import CommitConflict, IncompatibleSnapshot, SnapshotStore
-from snapshots.upkeep.adoption import move_source
+from snapshots.upkeep.bootstrap import move_source
 from tests.snapshot_kit import G, new_store, parts
 from tests.spark.runs import PipelineRun
 

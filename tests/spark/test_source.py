@@ -26,8 +26,7 @@ from snapshots import CommitConflict, SnapshotStore
 from snapshots.filesystem import open_folder
 from snapshots.spark import register
 from snapshots.spark.options import SourceOptions
-from snapshots.spark.pruning import WantedKeyGroups
-from snapshots.spark.reading import SnapshotReader, spark_schema, stored_schema
+from snapshots.spark.reading import SnapshotReader, WantedKeyGroups, spark_schema, stored_schema
 from snapshots.spark.writing import StateWriter
 from snapshots.testing.wrappers import CountingFolder
 from tests.examples import scaled

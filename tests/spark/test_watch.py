@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from async_op.hosting.messages import Status
-from async_op.spark.epoch import watch
-from async_op.spark.epoch.watch import EpochWatch
+from async_op.spark.epoch import log
+from async_op.spark.epoch.log import EpochWatch
 from snapshots.format.epoch_under_way import EpochUnderWay, under_way_in
 from tests.snapshot_kit import new_store
 
@@ -40,7 +40,7 @@ class Looks:
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Looks]:
-    monkeypatch.setattr(watch, "_LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(log, "_LOOK_SECONDS", 0.001)
     yield Looks()
     for thread in threading.enumerate():
         if thread.name == "keygroups watch":
@@ -72,7 +72,7 @@ def test_the_log_says_once_what_a_long_epoch_waits_for(
     with looks.watch.epoch(1, 2):
         looks.wait(5)
     assert caplog.text == "", "it was short"
-    monkeypatch.setattr(watch, "LONG_SECONDS", 0.0)
+    monkeypatch.setattr(log, "LONG_SECONDS", 0.0)
     with looks.watch.epoch(1, 2):
         looks.wait(5)
     ((_, level, text),) = caplog.record_tuples
@@ -113,7 +113,7 @@ def test_an_epoch_says_what_it_waits_for(found: EpochUnderWay, waits_for: str) -
 
 
 def test_calls_per_second_are_those_between_two_looks() -> None:
-    look = watch._Look(1, 2, 10.0)
+    look = log._Look(1, 2, 10.0)
     ask: Callable[..., EpochUnderWay] = lambda calls, now: look.at([Status(calls=calls)], "subtasks", now)  # noqa: E731
     assert ask(50, 13.0).calls_per_second == 0.0, "nothing is known before the first look"
     assert ask(80, 16.0).calls_per_second == 10.0

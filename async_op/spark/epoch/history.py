@@ -14,7 +14,7 @@ from keygroups.errors import ConfigError
 from snapshots import Snapshot, SnapshotNotFound, SnapshotStore
 from snapshots.folder_hints import newest_or_empty
 from snapshots.inputs import remove_input
-from snapshots.upkeep.adoption import begin_anew, move_source
+from snapshots.upkeep.bootstrap import begin_anew, move_source
 
 Adopt = Literal["state", "checkpoint"]
 

@@ -25,10 +25,9 @@ from async_op.retention import Retention
 from async_op.spark.epoch.delivery import Delivery, Outlet
 from async_op.spark.epoch.fleet import Fleet
 from async_op.spark.epoch.job_names import named_jobs
-from async_op.spark.epoch.log import EpochLog
+from async_op.spark.epoch.log import EpochLog, EpochWatch
 from async_op.spark.epoch.orders import EpochInput, EpochOrder, EpochSettings, MicroBatch
 from async_op.spark.epoch.scaling import Scaling
-from async_op.spark.epoch.watch import EpochWatch
 from async_op.spark.progress import EpochMetrics, EpochProgress, PipelineProgress
 from async_op.spark.rows.routing import Routing
 from async_op.spark.task.blueprint import EpochBlueprint

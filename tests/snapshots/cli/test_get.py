@@ -19,7 +19,7 @@ from keygroups import ListState, MapState, StateTtl, ValueState, key_group_of, s
 from keygroups.state import Expiring
 from snapshots import Snapshot, SnapshotStore
 from snapshots.inspection import find_key
-from snapshots.inspection.key_text import KEYS_MAX, keys_from
+from snapshots.inspection.one_key import KEYS_MAX, keys_from
 from snapshots.testing import CountingFolder
 from tests.snapshot_kit import G, parts, record, words
 from tests.snapshots.aged_operator import folder_of

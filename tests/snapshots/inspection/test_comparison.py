@@ -16,7 +16,7 @@ from keygroups.values import Misfit, array_of, values_of
 from snapshots import IncompatibleSnapshot, Snapshot, SnapshotStore
 from snapshots.filesystem import open_folder
 from snapshots.inspection import compare, history
-from snapshots.inspection.equality import equal_rows
+from snapshots.inspection.difference import equal_rows
 from snapshots.testing.wrappers import CountingFolder
 from tests.doors.values import PLAIN, near
 from tests.snapshot_kit import COUNT, PROFILE, G, new_store, parts, record, words

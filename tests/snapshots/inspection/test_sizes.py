@@ -18,7 +18,7 @@ from snapshots import Snapshot, SnapshotStore
 from snapshots.filesystem import open_folder
 from snapshots.format import files
 from snapshots.inspection import in_flight_summary, key_group_sizes, largest_keys, sizes
-from snapshots.inspection.largest import row_bytes
+from snapshots.inspection.sizes import row_bytes
 from snapshots.testing.wrappers import CountingFolder
 from tests.snapshot_kit import PROFILE, G, new_store, parts, record, watermark, words
 from tests.snapshots.inspection.kit import EVERYTHING

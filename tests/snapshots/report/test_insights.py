@@ -10,7 +10,7 @@ from keygroups import ListState, ValueState
 from snapshots import Snapshot, SnapshotStore
 from snapshots.inspection import Commit
 from snapshots.report import render
-from snapshots.report.insights import ReportedEpoch, epochs_among, samples_of, since_parent
+from snapshots.report.page import ReportedEpoch, epochs_among, samples_of, since_parent
 from tests.snapshot_kit import new_store, parts, record
 from tests.snapshots.cli_kit import runner
 from tests.snapshots.report.test_report import HOSTILE, Elements
