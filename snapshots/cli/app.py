@@ -11,25 +11,17 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from keygroups.errors import KeyGroupsError
-from snapshots.cli.claim import claim
-from snapshots.cli.compact import compact
-from snapshots.cli.copy import copy
 from snapshots.cli.diff import diff
 from snapshots.cli.doctor import doctor
-from snapshots.cli.edit import edit
-from snapshots.cli.export import export
-from snapshots.cli.gc import gc, pin, unpin
-from snapshots.cli.get import get
 from snapshots.cli.inspect import inspect
-from snapshots.cli.logs import logs
 from snapshots.cli.ls import ls
 from snapshots.cli.output import exit_code_of, show_error
-from snapshots.cli.plan import plan
-from snapshots.cli.repartition import repartition
+from snapshots.cli.repartition import plan, repartition
 from snapshots.cli.report import report
-from snapshots.cli.run import run as run_command
-from snapshots.cli.top import top
-from snapshots.cli.verify import verify
+from snapshots.cli.running import logs, top
+from snapshots.cli.running import run as run_command
+from snapshots.cli.state import edit, export, get
+from snapshots.cli.upkeep import claim, compact, copy, gc, pin, unpin, verify
 from snapshots.cli.version import version_text
 
 

@@ -21,7 +21,8 @@ from rich.console import Console
 from keygroups import key_group_of
 from keygroups.ranges import range_of
 from snapshots import SnapshotStore
-from snapshots.cli import live, top
+from snapshots.cli import live, running
+from snapshots.cli.running import TopReport
 from snapshots.filesystem import LocalFolder
 from snapshots.format.epoch_under_way import FRESH_SECONDS, EpochUnderWay, note_under_way
 from snapshots.inspection import RecentVersions, Size, SubtaskShare
@@ -37,7 +38,7 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
     """One clock for the writer and the command."""
     made = Time()
     made.rule(monkeypatch)
-    monkeypatch.setattr(top, "wall_time", lambda: round(made.seconds * 1000))
+    monkeypatch.setattr(running, "wall_time", lambda: round(made.seconds * 1000))
     return made
 
 
@@ -69,7 +70,7 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[float]]:
                 raise KeyboardInterrupt
             doings[len(pauses) - 1]()
 
-        monkeypatch.setattr(top, "pause", pause)
+        monkeypatch.setattr(running, "pause", pause)
         return pauses
 
     return prepare
@@ -339,7 +340,7 @@ def test_processes_that_the_newest_epoch_does_not_have_are_not_shown(cli: Cli, s
     assert "processes" not in lines_of(cli("top", store.uri, "--once").out)
 
 
-def view_of(store: SnapshotStore, parallelism: int, max_parallelism: int) -> top.TopReport:
+def view_of(store: SnapshotStore, parallelism: int, max_parallelism: int) -> TopReport:
     """Return a view with numbers as large as they come."""
     shares = tuple(
         SubtaskShare(
@@ -353,7 +354,7 @@ def view_of(store: SnapshotStore, parallelism: int, max_parallelism: int) -> top
     commit_epoch(store, **of_children(9_999_999, 9_999_999))
     activity = RecentVersions(store).activity(1_900_000_000.0)
     total = Size(987_654_321, 99_999_999_999, is_exact=False)
-    return top.TopReport(dataclasses.replace(activity, subtasks=shares, state=total, max_parallelism=max_parallelism))
+    return TopReport(dataclasses.replace(activity, subtasks=shares, state=total, max_parallelism=max_parallelism))
 
 
 @pytest.mark.parametrize("parallelism", [1, 12, 40])

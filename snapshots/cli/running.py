@@ -1,7 +1,10 @@
-"""``keygroups top``: watches a running operator through its newest manifests."""
+"""``keygroups top``, ``logs`` and ``run``: what runs, what its functions print, and a job that is run here."""
 
 from __future__ import annotations
 
+import importlib
+import json
+import sys
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
@@ -13,9 +16,10 @@ import typer
 from keygroups.ttl import wall_time
 from snapshots.cli.live import repeated
 from snapshots.cli.options import AsJson, StorageOptions, Uri, open_store, seconds_of
-from snapshots.cli.output import Table, bar, sparkline
+from snapshots.cli.output import NotFound, Table, bar, sparkline
 from snapshots.errors import SnapshotNotFound
 from snapshots.format.epoch_under_way import EpochUnderWay, under_way_in
+from snapshots.host_logs import logs_of, logs_pattern, tails_of
 from snapshots.inspection import Activity, Commit, RecentVersions, Size, SubtaskShare
 from snapshots.inspection.for_people import duration_text
 from snapshots.store import SnapshotStore
@@ -33,6 +37,26 @@ Once = Annotated[bool, typer.Option("--once", help="Show the current state once 
 
 pause = threading.Event().wait
 """Waits for so many seconds; a test does something else instead."""
+
+Lines = Annotated[
+    int, typer.Option("--lines", metavar="N", min=1, help="How many lines of each log to show, from its end.")
+]
+
+Target = Annotated[
+    str, typer.Argument(metavar="MODULE:JOB", help="A module, and the name of the Job at its top level.")
+]
+Serve = Annotated[
+    str | None,
+    typer.Option("--serve", metavar="HOST:PORT", help="Answer probes, metrics and a live page there."),
+]
+Restart = Annotated[
+    int | None,
+    typer.Option("--restart", metavar="N", min=0, help="Restart after a failure, N times in a row; 0 for never."),
+]
+Processes = Annotated[
+    str | None,
+    typer.Option("--processes", metavar="N", help="Run the steps in N worker processes; auto for one per processor."),
+]
 
 
 def top(
@@ -248,3 +272,24 @@ def _rate(rate: float | None, unit: str) -> str:
 
 def _rounded(number: float | None) -> float | None:
     return None if number is None else round(number, 3)
+
+
+def logs(uri: Uri, lines: Lines = 100, as_json: AsJson = False, storage_option: StorageOptions = None) -> None:
+    """Show what the functions of a pipeline print and log: the logs of its hosts on this machine, newest last."""
+    folder = open_store(uri, storage_option).uri
+    found = {path: text.splitlines()[-lines:] for path, text in tails_of(logs_of(folder)).items()}
+    if not found:
+        reason = "nothing was printed, its operators run in Spark's tasks, or its hosts are on other machines"
+        raise NotFound(f"this machine has no {logs_pattern(folder)}: {reason}")
+    if as_json:
+        sys.stdout.write(f"{json.dumps({'logs': [{'path': path, 'lines': last} for path, last in found.items()]})}\n")
+        return
+    for path, last in found.items():
+        sys.stdout.write("\n".join([f"==> {path} <==", *last, ""]))
+
+
+def run(target: Target, serve: Serve = None, restart: Restart = None, processes: Processes = None) -> None:
+    """Run a job to its end; SIGTERM or Ctrl-C stops it with a snapshot of what is in flight."""
+    # By its name: this package is unaware of jobs, which are made of it.
+    command = importlib.import_module("async_op.job.command")
+    command.run_job(target, serve=serve, max_restarts=restart, processes=processes)
