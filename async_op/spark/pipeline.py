@@ -30,7 +30,6 @@ from async_op.spark.epoch.delivery import IntoSink, Sink, refuse_in_sink
 from async_op.spark.epoch.history import Adopt, join_histories
 from async_op.spark.epoch.orders import EpochSettings
 from async_op.spark.explanation import Explanation
-from async_op.spark.into_tables import TableFormat, prepare_table, table_sink
 from async_op.spark.progress import PipelineProgress
 from async_op.spark.query import PipelineQuery
 from async_op.spark.rows.dead_letter_column import DeadLetters, rows_in_place, schema_with_letters
@@ -38,7 +37,7 @@ from async_op.spark.rows.keys import names_of
 from async_op.spark.rows.routing import Routing
 from async_op.spark.rows.schemas import check_event_time, parse_schema, watermark_delay_of
 from async_op.spark.stage import Running, Stage
-from async_op.spark.start_arguments import check_run, check_start
+from async_op.spark.start_arguments import TableFormat, check_run, check_start, prepare_table, table_sink
 from async_op.threads.wait_strategies import WaitStrategiesOption, as_wait_strategies
 from keygroups.arguments import Duration, check_instance, check_location
 from keygroups.errors import ConfigError

@@ -1,23 +1,47 @@
-"""Checks of what `AsyncPipeline.start` and `run` are called with, before anything is read or claimed."""
+"""What `start`, `run` and `to_table` are called with: checks before anything is read, and tables as sinks."""
 
 from __future__ import annotations
 
 from os import PathLike
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 from pyspark.errors import IllegalArgumentException, PySparkTypeError, PySparkValueError
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from async_op.connectors import KafkaSink
+from async_op.connectors import DeltaSink, IcebergSink, KafkaSink, PostgresSink
 from async_op.connectors.sink import ShippedSink
-from keygroups.arguments import check_callable, check_integer
+from async_op.connectors.tables.table_sink import TableSink
+from async_op.spark.rows.schemas import arrow_schema
+from async_op.spark.stage import Stage
+from keygroups.arguments import check_callable, check_choice, check_integer, check_location
 from keygroups.errors import ConfigError
+from keygroups.representation import representation
+from keygroups.spark.session import is_connect
+from snapshots.filesystem import redacted
+from snapshots.format.sink_notes import SinkNotes
 from snapshots.inputs import RUN_ID
 from snapshots.spark.types import arrow_schema_of
 
 _TRIGGERS = ("processingTime", "availableNow", "once")
 """The triggers with which Spark calls a function for each micro-batch."""
+
+T = TypeVar("T")
+
+TableFormat = Literal["delta", "iceberg", "parquet", "postgres"]
+
+_OPTIONS: dict[str, tuple[str, ...]] = {
+    "delta": ("name", "storage_options"),
+    "iceberg": ("name", "catalog"),
+    "parquet": (),  # which Spark writes, with its own settings
+    "postgres": ("name", "url"),
+}
+_PARTITION = "epoch"
+"""The column that readers of a folder of Parquet files take from the names of its folders."""
+_NEEDED = {
+    "catalog": "pyiceberg's properties of the catalog, as in {'uri': 'https://…'}",
+    "url": "the database, as in 'postgresql://host/name'",
+}
 
 
 def check_input(name: str, frame: object) -> None:
@@ -90,3 +114,84 @@ def _check_trigger(stream_df: DataFrame, trigger: Any) -> None:
         stream_df.writeStream.trigger(**trigger)
     except (IllegalArgumentException, PySparkTypeError, PySparkValueError) as error:
         raise ConfigError("trigger", trigger, f"Spark refuses it: {error}") from None
+
+
+def table_sink(
+    stage: Stage,
+    table: str | PathLike[str],
+    format: TableFormat,
+    options: dict[str, Any],
+    delivery: dict[str, Any],
+) -> TableSink | ParquetFolder:
+    """Return the sink that writes the outputs of a stage into a table; with the arguments of `to_table`."""
+    if format == "parquet" and (delivery["on_error"] != "fail" or delivery["dead_letters"] is not None):
+        raise ConfigError("on_error", delivery["on_error"], "Spark writes Parquet, and refuses no row: leave it out")
+    sink = _sink(table, format, options, delivery, stage.store.operator_id)
+    if isinstance(sink, ParquetFolder):
+        sink.prepare(stage.output_schema.names)
+    return sink
+
+
+def prepare_table(sink: TableSink | ParquetFolder, stream_df: DataFrame, stage: Stage) -> None:
+    """Make the table if there is none, or check that it takes the outputs; over Spark Connect the server does it."""
+    if isinstance(sink, TableSink) and not is_connect(stream_df):
+        # A table that was removed must not be made again before the sink can tell.
+        sink.was_written = SinkNotes(stage.store.folder).was_written("outputs", repr(sink))
+        sink.prepare(arrow_schema(stream_df.sparkSession, stage.output_schema))
+
+
+class ParquetFolder:
+    """A folder of Parquet files with a folder for each epoch, which Spark's executors write and replace."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def __repr__(self) -> str:
+        return representation(self, {"folder": redacted(self._folder)})
+
+    def prepare(self, names: list[str]) -> None:
+        """Raise `ConfigError` if a column has the name of the folders: it would be lost when the table is read.
+
+        Spark and most readers compare names without their case.
+        """
+        for name in names:
+            if name.casefold() == _PARTITION:
+                reason = f"folders of epochs have this name, and readers would take it from them: rename {name!r}"
+                raise ConfigError("output_schema", names, reason)
+
+    def __call__(self, batch_df: DataFrame, epoch: int) -> None:
+        """Write the folder of an epoch, or replace it."""
+        batch_df.write.mode("overwrite").parquet(f"{self._folder}/{_PARTITION}={epoch}")
+
+
+def _sink(
+    table: str | PathLike[str], format: TableFormat, options: dict[str, Any], delivery: dict[str, Any], operator_id: str
+) -> TableSink | ParquetFolder:
+    _check(table, format, options)
+    name = operator_id if options["name"] is None else options["name"]
+    match format:
+        case "delta":
+            return DeltaSink(str(table), name, storage_options=options["storage_options"], **delivery)
+        case "iceberg":
+            return IcebergSink(str(table), name, catalog=_needed("catalog", options, dict), **delivery)
+        case "postgres":
+            return PostgresSink(_needed("url", options, str), str(table), name, **delivery)
+        case "parquet":
+            return ParquetFolder(str(table))
+
+
+def _check(table: object, format: str, options: dict[str, Any]) -> None:
+    check_choice("format", format, tuple(_OPTIONS))
+    check_location("table", table, reason="name the table")
+    takes = _OPTIONS[format]
+    for option, value in options.items():
+        if value is not None and option not in takes:
+            reason = f"format={format!r} takes {' and '.join(takes) or 'no options'}; leave it out"
+            raise ConfigError(option, value if option == "name" else "…", reason)  # it may have secrets
+
+
+def _needed(option: str, options: dict[str, Any], kind: type[T]) -> T:
+    value = options[option]
+    if isinstance(value, kind) and value:
+        return value
+    raise ConfigError(option, value, f"pass {_NEEDED[option]}")

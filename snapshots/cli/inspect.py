@@ -1,15 +1,17 @@
-"""``keygroups inspect``: shows what a snapshot holds, and which subtask owns what."""
+"""``keygroups inspect`` and ``report``: what is in a snapshot, as tables or as one web page."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from keygroups.ranges import KeyGroupRange, range_of
 from keygroups.ttl import wall_time
+from snapshots.cli.live import progress_bar
 from snapshots.cli.options import AsJson, StorageOptions, Uri, Version, open_store
 from snapshots.cli.output import Table, bar_chart, key_text, output_for, value_text
 from snapshots.format.manifest import Manifest
@@ -28,6 +30,8 @@ from snapshots.inspection import (
 )
 from snapshots.inspection.export import plain
 from snapshots.inspection.for_people import age_text, moment_text, size_text, watermark_text
+from snapshots.inspection.target import replacing
+from snapshots.report import render
 from snapshots.restore.snapshot import Snapshot
 from snapshots.store import SnapshotStore
 from snapshots.versions import lost_text, lost_versions
@@ -35,6 +39,21 @@ from snapshots.versions import lost_text, lost_versions
 History = Annotated[int, typer.Option("--history", metavar="N", min=0, help="How many of the newest versions to list.")]
 Largest = Annotated[
     int, typer.Option("--largest", metavar="N", min=0, help="How many of the largest keys to show; reads every row.")
+]
+
+Target = Annotated[str, typer.Option("-o", "--output", metavar="FILE.html", help="The file.")]
+Planned = Annotated[
+    int | None,
+    typer.Option("--parallelism", metavar="N", min=1, help="Also show what a rescale to this parallelism would move."),
+]
+LargestShown = Annotated[
+    int, typer.Option("--largest", metavar="N", min=0, help="How many of the largest keys to show; 0 reads no rows.")
+]
+
+
+Samples = Annotated[
+    int,
+    typer.Option("--samples", metavar="N", min=0, max=1000, help="How many rows of each state to show, with values."),
 ]
 
 
@@ -284,3 +303,41 @@ def _history_table(versions: list[VersionSummary], now: float) -> Table:
 
 def _approximate(number: int, size: Size) -> int | str:
     return number if size.is_exact else f"~{number:,}"
+
+
+def report(
+    uri: Uri,
+    output: Target,
+    parallelism: Planned = None,
+    version: Version = None,
+    largest: LargestShown = 10,
+    samples: Samples = 0,
+    as_json: AsJson = False,
+    storage_option: StorageOptions = None,
+) -> None:
+    """Write a snapshot as one web page: history, key groups, subtasks, in-flight elements, largest keys, settings."""
+    store = open_store(uri, storage_option)
+    snapshot = store.load(version)
+    with progress_bar("reading") as progress:
+        page = render(store, snapshot, parallelism=parallelism, largest=largest, samples=samples, progress=progress)
+    with replacing(Path(output)) as unfinished:
+        Path(unfinished).write_text(page, encoding="utf-8")
+    written = Written(version=snapshot.version, path=output, bytes=len(page.encode()))
+    output_for(as_json=as_json).show(written)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """The report of ``keygroups report``."""
+
+    version: int
+    path: str
+    bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as data for JSON, in a stable form."""
+        return asdict(self)
+
+    def tables(self) -> Iterable[Table]:
+        """Return the report as tables for people."""
+        yield Table(f"report of snapshot {self.version}", (), (("file", self.path), ("bytes", self.bytes)))

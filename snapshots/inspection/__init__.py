@@ -11,7 +11,6 @@ from snapshots.inspection.difference import (
     StateDifference,
     compare,
 )
-from snapshots.inspection.elements import InFlightSummary, in_flight_summary
 from snapshots.inspection.estimates import Size, StepSummary, SubtaskShare, shares_of, size_of, steps_of
 from snapshots.inspection.export import export
 from snapshots.inspection.history import RecentVersions, VersionSummary, history
@@ -22,7 +21,14 @@ from snapshots.inspection.operator_states import (
     operator_state_sizes,
 )
 from snapshots.inspection.operators import Operators, OperatorSummary, operators_in
-from snapshots.inspection.sizes import KeyGroupSizes, LargeKey, key_group_sizes, largest_keys
+from snapshots.inspection.sizes import (
+    InFlightSummary,
+    KeyGroupSizes,
+    LargeKey,
+    in_flight_summary,
+    key_group_sizes,
+    largest_keys,
+)
 
 __all__ = [
     "Activity",

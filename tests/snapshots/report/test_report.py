@@ -13,7 +13,7 @@ from keygroups import ConfigError, KeyGroupRange, ListState, ValueState
 from snapshots import Snapshot, SnapshotStore
 from snapshots.inspection import KeyGroupSizes, key_group_sizes
 from snapshots.report import render
-from snapshots.report.charts import HeatMap, Ownership, Rescale
+from snapshots.report.page import HeatMap, Ownership, Rescale
 from tests.snapshot_kit import COUNT, PROFILE, G, new_store, parts, record, watermark, words
 from tests.snapshots.cli_kit import runner
 
