@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from dataclasses import dataclass, fields
+from typing import Any, Literal, Self, TypeAlias, TypedDict, TypeVar, get_args
 
 from async_op.dead_letters import DeadLetter, OnError
+from async_op.durations import check_timeout
 from async_op.functions import Function
-from async_op.plain_functions import name_of
+from async_op.plain_functions import AnyFunction, as_function, name_of
 from async_op.resilience import Resilience
 from async_op.retry import RetryPolicy
-from keygroups.arguments import check_callable, check_choice, check_integer
+from keygroups.arguments import Duration, check_callable, check_choice, check_instance, check_integer
 from keygroups.descriptors import OperatorStateDescriptor, StateDescriptor
 from keygroups.errors import ConfigError
 from keygroups.hashing import key_hasher
@@ -26,12 +28,66 @@ StateBackend: TypeAlias = Literal["memory"] | DiskStateBackend
 _WAITING_MIN = 1000
 _WAITING_PER_CAPACITY = 10
 
+_Call = TypeVar("_Call", bound=Callable[..., Any])
+
+
+class CallOptions(TypedDict, total=False):
+    """What every entry point takes and passes on, as type checkers see it; `SharedOptions` says what each is for."""
+
+    capacity: int
+    timeout: Duration | None
+    retry: RetryPolicy | None
+    resilience: Resilience | None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorOptions:
-    """How an operator calls its function, orders outputs, handles failures and limits calls, wherever it runs.
+class SharedOptions:
+    """The options that mean the same at every entry point, with their defaults.
 
-    `AsyncWaitOperator` takes each option as a parameter of the same name.
+    A new one stands here, in `CallOptions`, and in the table of `docs/howto/functions.md`: entry points pass on what
+    they do not know.
+
+    Attributes
+    ----------
+    capacity : int
+        The most elements in flight, watermarks included; beyond it the input waits. In mode "key_ordered", elements
+        that wait for their key are not counted, so a busy key does not hold up the others; they have their own limit.
+    timeout : float, timedelta or None
+        The time budget of an element in seconds, from its acceptance and over all attempts, with the wait for earlier
+        elements of its key. When it has run out, `function.timeout` is asked for a fallback.
+    retry : RetryPolicy or None
+        Which outcomes are retried, and when.
+    resilience : Resilience or None
+        Protects the service: a cache, and limits of rate and concurrency.
+    """
+
+    capacity: int = 100
+    timeout: Duration | None = None
+    retry: RetryPolicy | None = None
+    resilience: Resilience | None = None
+
+    def shared(self) -> CallOptions:
+        """Return these options as an entry point takes them."""
+        found: Any = {field.name: getattr(self, field.name) for field in fields(SharedOptions)}
+        options: CallOptions = found
+        return options
+
+
+def shows_call_options(call: _Call) -> _Call:
+    """Let `help` and editors that look at run time show the options of `SharedOptions` in place of `**options`."""
+    signature = inspect.signature(call)
+    own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    shared = [
+        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
+        for field in fields(SharedOptions)
+    ]
+    call.__signature__ = signature.replace(parameters=[*own, *shared])  # type: ignore[attr-defined]
+    return call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorOptions(SharedOptions):
+    """How an operator calls its function, orders outputs, handles failures and limits calls, wherever it runs.
 
     Attributes
     ----------
@@ -40,14 +96,8 @@ class OperatorOptions:
     mode : {"unordered", "ordered", "key_ordered"}
         "ordered": outputs leave in input order. "unordered": outputs leave as calls return, but never pass a watermark.
         "key_ordered": outputs of the same key leave in input order, with one call per key at a time.
-    capacity : int
-        The most elements in flight, watermarks included; beyond it the input waits. In mode "key_ordered", elements
-        that wait for their key are not counted, so a busy key does not hold up the others; they have their own limit.
     timeout : float or None
-        The time budget of an element in seconds, from its acceptance and over all attempts, with the wait for earlier
-        elements of its key. When it has run out, `function.timeout` is asked for a fallback.
-    retry : RetryPolicy or None
-        Which outcomes are retried, and when.
+        As in `SharedOptions`, in seconds.
     key_by : callable or None
         Returns the key of a value. A function with states needs it; then at most one call per key runs at a time.
     on_error : {"fail", "skip", "dead_letter"}
@@ -57,8 +107,6 @@ class OperatorOptions:
         Gets each `DeadLetter`.
     hash : {"xxhash64", "flink"}
         The hash that maps a key to its key group.
-    resilience : Resilience or None
-        Protects the service: a cache, and limits of rate and concurrency.
     state_backend : {"memory"} or DiskStateBackend
         Where keyed state lives while the operator runs.
 
@@ -70,25 +118,17 @@ class OperatorOptions:
 
     function: Function[Any, Any]
     mode: Mode = "unordered"
-    capacity: int = 100
     timeout: float | None = None
-    retry: RetryPolicy | None = None
     key_by: Callable[[Any], Hashable] | None = None
     on_error: OnError = "fail"
     dead_letters: Callable[[DeadLetter], object] | None = None
     hash: str = "xxhash64"
-    resilience: Resilience | None = None
     state_backend: StateBackend = "memory"
 
     def __post_init__(self) -> None:
-        check_options(
-            self.function,
-            mode=self.mode,
-            capacity=self.capacity,
-            retry=self.retry,
-            on_error=self.on_error,
-            resilience=self.resilience,
-        )
+        check_choice("mode", self.mode, get_args(Mode))
+        check_choice("on_error", self.on_error, get_args(OnError))
+        self._check_shared()
         key_hasher(self.hash)
         if self.key_by is None and (self.states or self.mode == "key_ordered"):
             raise ConfigError("key_by", None, f"{self._needs_keys()}, so its elements need a key")
@@ -98,6 +138,20 @@ class OperatorOptions:
             check_callable("dead_letters", self.dead_letters, reason="it gets each DeadLetter")
         if self.state_backend != "memory" and not isinstance(self.state_backend, DiskStateBackend):
             raise ConfigError("state_backend", self.state_backend, "use 'memory' or a DiskStateBackend")
+
+    @classmethod
+    def of(cls, function: AnyFunction, *, timeout: Duration | None = None, **options: Any) -> Self:
+        """Return the options of an entry point, which has got a plain function, and a timeout of either type."""
+        return cls(function=as_function(function), timeout=check_timeout("timeout", timeout), **options)
+
+    def _check_shared(self) -> None:
+        check_integer("capacity", self.capacity, 1, reason="at least one element must fit")
+        reason = "pass a policy, such as FixedDelayRetry(max_attempts=3, delay=1.0), or None"
+        check_instance("retry", self.retry, (RetryPolicy, type(None)), reason=reason)
+        reason = "pass its parts by name: Resilience(rate_limit=RateLimit(50))"
+        check_instance("resilience", self.resilience, (Resilience, type(None)), reason=reason)
+        if self.resilience is not None:
+            self.resilience.check_fits(self.function)
 
     def _needs_keys(self) -> str:
         reason = "declares keyed state" if self.function.states else "runs in mode 'key_ordered'"
@@ -119,26 +173,3 @@ class OperatorOptions:
     def waiting_max(self) -> int:
         """How many elements may wait for their key, in mode "key_ordered", before the input waits."""
         return max(_WAITING_MIN, _WAITING_PER_CAPACITY * self.capacity)
-
-
-def check_options(
-    function: Function, *, mode: object, capacity: object, retry: object, on_error: object, resilience: object
-) -> None:
-    """Check the options that all entry points share.
-
-    Raises
-    ------
-    ConfigError
-        An option is invalid; the message says what to pass instead.
-    """
-    check_choice("mode", mode, get_args(Mode))
-    check_choice("on_error", on_error, get_args(OnError))
-    check_integer("capacity", capacity, 1, reason="at least one element must fit")
-    if retry is not None and not isinstance(retry, RetryPolicy):
-        reason = "pass a policy, such as FixedDelayRetry(max_attempts=3, delay=1.0), or None"
-        raise ConfigError("retry", retry, reason)
-    if resilience is None:
-        return
-    if not isinstance(resilience, Resilience):
-        raise ConfigError("resilience", resilience, "pass its parts by name: Resilience(rate_limit=RateLimit(50))")
-    resilience.check_fits(function)

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from async_op.dead_letters import DeadLetter, OnError
-from async_op.durations import check_timeout
 from async_op.key_columns import KeyBy, key_getter
-from async_op.options import Mode, OperatorOptions, StateBackend
+from async_op.options import Mode, OperatorOptions, SharedOptions, StateBackend
 from async_op.plain_functions import AnyFunction, as_function, name_of
-from async_op.resilience import Resilience
-from async_op.retry import RetryPolicy
-from keygroups.arguments import Duration, check_instance
+from keygroups.arguments import check_instance
 from keygroups.errors import ConfigError
 from keygroups.names import STEP_NAME
 from keygroups.values import is_exact
@@ -26,7 +23,7 @@ SOURCE = "source"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Step(SharedOptions):
     """One step of a `Job`: a function, and how it is called.
 
     Parameters
@@ -64,13 +61,10 @@ class Step:
 
     function: AnyFunction
     name: str | None = None
+    _: KW_ONLY
     key_by: KeyBy | None = None
     mode: Mode = "unordered"
-    capacity: int = 100
-    timeout: Duration | None = None
-    retry: RetryPolicy | None = None
     on_error: OnError = "fail"
-    resilience: Resilience | None = None
     state_backend: StateBackend = "memory"
     value_type: pa.DataType | None = None
 
@@ -87,18 +81,15 @@ class Step:
 
     def options(self, hash_: str, dead_letters: Callable[[DeadLetter], object]) -> OperatorOptions:
         """Return the options of this step's operators; `dead_letters` gets its dead letters, if it has any."""
-        return OperatorOptions(
-            function=as_function(self.function),
+        return OperatorOptions.of(
+            self.function,
             mode=self.mode,
-            capacity=self.capacity,
-            timeout=check_timeout("timeout", self.timeout),
-            retry=self.retry,
             key_by=key_getter(self.key_by),
             on_error=self.on_error,
             dead_letters=dead_letters if self.on_error == "dead_letter" else None,
             hash=hash_,
-            resilience=self.resilience,
             state_backend=self.state_backend,
+            **self.shared(),
         )
 
     @property

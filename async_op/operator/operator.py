@@ -6,12 +6,11 @@ import asyncio
 from asyncio import get_running_loop
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from async_op.changed_keys import check_in_flight
 from async_op.clock import Clock
 from async_op.dead_letters import DeadLetter, OnError
-from async_op.durations import check_timeout
 from async_op.elements import Element, Record, Watermark, check_place, check_timestamp
 from async_op.errors import OperatorClosed
 from async_op.idempotency_keys import Identity
@@ -26,10 +25,8 @@ from async_op.operator.open_function import OpenFunction, end_after_failure
 from async_op.operator.operator_states import take_given_items
 from async_op.operator.owned_state import OwnedState
 from async_op.operator.place import Place
-from async_op.options import Mode, OperatorOptions, StateBackend
-from async_op.plain_functions import AnyFunction, as_function, name_of
-from async_op.resilience import Resilience
-from async_op.retry import RetryPolicy
+from async_op.options import CallOptions, Mode, OperatorOptions, StateBackend, shows_call_options
+from async_op.plain_functions import AnyFunction, name_of
 from async_op.statistics import OperatorStatistics
 from async_op.threads.own_thread import on_own_thread
 from keygroups.arguments import Duration, check_callable, seconds_of
@@ -117,15 +114,13 @@ class AsyncWaitOperator:
         "_state", "_waiters",
     )  # fmt: skip
 
+    @shows_call_options
     def __init__(
         self,
         function: AnyFunction,
         output: Callable[[Record | Watermark], object],
         *,
         mode: Mode = "unordered",
-        capacity: int = 100,
-        timeout: Duration | None = None,
-        retry: RetryPolicy | None = None,
         key_by: KeyBy | None = None,
         parallelism: int = 1,
         subtask_index: int = 0,
@@ -134,22 +129,19 @@ class AsyncWaitOperator:
         on_error: OnError = "fail",
         dead_letters: Callable[[DeadLetter], object] | None = None,
         hash: str = "xxhash64",
-        resilience: Resilience | None = None,
         state_backend: StateBackend = "memory",
         idempotency_namespace: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> None:
-        options = OperatorOptions(
-            function=as_function(function),
+        made = OperatorOptions.of(
+            function,
             mode=mode,
-            capacity=capacity,
-            timeout=check_timeout("timeout", timeout),
-            retry=retry,
             key_by=key_getter(key_by),
             on_error=on_error,
             dead_letters=dead_letters,
             hash=hash,
-            resilience=resilience,
             state_backend=state_backend,
+            **options,
         )
         identity = None
         if idempotency_namespace is not None:
@@ -158,7 +150,7 @@ class AsyncWaitOperator:
         place = Place(
             parallelism=parallelism, subtask_index=subtask_index, max_parallelism=max_parallelism, identity=identity
         )
-        self._set_up(options, output, place, clock, Lifecycle())
+        self._set_up(made, output, place, clock, Lifecycle())
 
     @classmethod
     def of(

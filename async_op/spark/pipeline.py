@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import itemgetter
 from os import PathLike
-from typing import Any
+from typing import Any, Unpack
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -13,11 +13,10 @@ from pyspark.sql.types import StructType
 from async_op.connectors.sink import SINK_RETRY
 from async_op.connectors.sink import Sink as AnySink
 from async_op.dead_letters import OnError
-from async_op.durations import check_delay, check_timeout
+from async_op.durations import check_delay
 from async_op.functions import AsyncBatchFunction
-from async_op.options import Mode, OperatorOptions, StateBackend
+from async_op.options import CallOptions, Mode, OperatorOptions, StateBackend, shows_call_options
 from async_op.plain_functions import AnyFunction, as_function
-from async_op.resilience import Resilience
 from async_op.retention import Retention
 from async_op.retry import RetryPolicy
 from async_op.spark.autoscale import AutoscalePolicy
@@ -155,6 +154,7 @@ class AsyncPipeline:
     ...     clicks.withWatermark("at", "10 minutes"), write_batch, checkpoint_location="/data/checkpoint")
     """
 
+    @shows_call_options
     def __init__(
         self,
         function: AnyFunction,
@@ -167,13 +167,9 @@ class AsyncPipeline:
         max_parallelism: int | None = None,
         order_by: str | list[str] | None = None,
         mode: Mode = "unordered",
-        capacity: int = 100,
-        timeout: Duration | None = None,
-        retry: RetryPolicy | None = None,
         barrier_timeout: Duration | None = 1.0,
         on_error: OnError = "fail",
         dead_letters: DeadLetters | None = None,
-        resilience: Resilience | None = None,
         state_backend: StateBackend = "memory",
         storage_options: dict[str, Any] | None = None,
         autoscale: AutoscalePolicy | None = None,
@@ -183,6 +179,7 @@ class AsyncPipeline:
         idempotency_namespace: str | None = None,
         resident: bool = True,
         wait_strategies: WaitStrategiesOption | None = None,
+        **options: Unpack[CallOptions],
     ) -> None:
         keys = names_of(key_by)
         if idempotency_namespace is not None:
@@ -197,23 +194,20 @@ class AsyncPipeline:
             check_instance(
                 name, value, (kind, type(None)), reason=f"pass an object of the class {kind.__name__}, or None"
             )
-        options = OperatorOptions(
-            function=function,
+        made = OperatorOptions.of(
+            function,
             mode=mode,
-            capacity=capacity,
-            timeout=check_timeout("timeout", timeout),
-            retry=retry,
             key_by=itemgetter(*keys) if keys else None,  # `start` replaces it: structs have fields
             hash=hash,
             on_error=on_error,
             dead_letters=rows_in_place() if on_error == "dead_letter" else None,
-            resilience=resilience,
             state_backend=state_backend,
+            **options,
         )
         stage = Stage(
             store=SnapshotStore(folder, operator_id, storage_options=storage_options),
             settings=EpochSettings(
-                options=options,
+                options=made,
                 barrier_timeout=barrier_timeout,
                 event_time=event_time,
                 is_resident=resident,

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, TypeAlias, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, TypeAlias, TypeVar
 
 from async_op.clock import Clock
 from async_op.connectors.sink import Sink
 from async_op.dead_letters import DeadLetter, OnError
 from async_op.key_columns import KeyBy
-from async_op.options import StateBackend
-from async_op.resilience import Resilience
-from async_op.retry import RetryPolicy
+from async_op.options import CallOptions, StateBackend
 from async_op.stream.timestamps import TimestampsBy
 from keygroups.arguments import Duration
 
@@ -36,16 +34,12 @@ ReturnedOutput: TypeAlias = Callable[Concatenate[_In, ...], _Out]
 """Any other function, which runs on threads."""
 
 
-class LocalOptions(TypedDict, total=False):
+class LocalOptions(CallOptions, total=False):
     """The options for a stream in this process; `AsyncDataStream.ordered_wait` describes them."""
 
-    timeout: Duration | None
-    capacity: int
-    retry: RetryPolicy | None
     key_by: KeyBy | None
     on_error: OnError
     dead_letters: Callable[[DeadLetter], object] | Sink[Any] | None
-    resilience: Resilience | None
     state_backend: StateBackend
     timestamps: TimestampsBy | None
     watermark_delay: Duration | None
@@ -54,14 +48,10 @@ class LocalOptions(TypedDict, total=False):
     job_id: str | None
 
 
-class DataFrameOptions(TypedDict, total=False):
+class DataFrameOptions(CallOptions, total=False):
     """The options for a Spark DataFrame; `AsyncDataStream.ordered_wait` describes them."""
 
     output_schema: Required[StructType | str]
-    timeout: Duration | None
-    capacity: int
-    retry: RetryPolicy | None
     key_by: str | list[str] | None
     on_error: OnError
     dead_letters: Literal["column"] | None
-    resilience: Resilience | None

@@ -5,20 +5,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncGenerator, Callable
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, Unpack, cast, overload
 
 from async_op.arrow_stream import ArrowStream, has_arrow_stream
 from async_op.calls.value_checks import Unreadable
 from async_op.clock import Clock
 from async_op.connectors.source import Source
 from async_op.dead_letters import OnError
-from async_op.durations import check_timeout
 from async_op.functions import Function
 from async_op.key_columns import key_getter
-from async_op.options import Mode, OperatorOptions, StateBackend
-from async_op.plain_functions import AnyFunction, as_function
-from async_op.resilience import Resilience
-from async_op.retry import RetryPolicy
+from async_op.options import CallOptions, Mode, OperatorOptions, StateBackend, shows_call_options
+from async_op.plain_functions import AnyFunction
 from async_op.stream.local_stream import LocalStream, Stream
 from async_op.stream.option_types import (
     CoroutineFunction,
@@ -35,7 +32,6 @@ from keygroups.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
-    from typing_extensions import Unpack
 
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
@@ -43,19 +39,16 @@ _Out = TypeVar("_Out")
 LocalInput: TypeAlias = Stream[_In] | ArrowStream | Source[_In]
 
 
+@shows_call_options
 def _wait(
     stream: Any,
     function: AnyFunction,
     *,
     mode: Mode,
     output_schema: StructType | str | None = None,
-    timeout: Duration | None = None,
-    capacity: int = 100,
-    retry: RetryPolicy | None = None,
     key_by: Any = None,
     on_error: OnError = "fail",
     dead_letters: Any = None,
-    resilience: Resilience | None = None,
     state_backend: StateBackend = "memory",
     wait_strategies: WaitStrategiesOption | None = None,
     timestamps: TimestampsBy | None = None,
@@ -63,6 +56,7 @@ def _wait(
     clock: Clock | None = None,
     snapshots: str | PathLike[str] | None = None,
     job_id: str | None = None,
+    **options: Unpack[CallOptions],
 ) -> Any:
     """Return the outputs for a stream, with the parameters of `AsyncDataStream.ordered_wait`."""
     if type(stream).__module__.startswith("pyspark."):
@@ -79,38 +73,28 @@ def _wait(
             function,
             mode=mode,
             output_schema=output_schema,
-            timeout=timeout,
-            capacity=capacity,
-            retry=retry,
             key_by=key_by,
             on_error=on_error,
             dead_letters=dead_letters,
-            resilience=resilience,
             wait_strategies=wait_strategies,
+            **options,
         )
     _refuse("only a Spark DataFrame needs it: leave it out", output_schema=output_schema)
     reason = "only threads of Spark's tasks wait as it says, an event loop never: leave it out"
     _refuse(reason, wait_strategies=wait_strategies)
-    shared: dict[str, Any] = {"mode": mode, "capacity": capacity, "retry": retry, "on_error": on_error}
-    shared |= {"resilience": resilience, "state_backend": state_backend}
+    shared: dict[str, Any] = {"mode": mode, "on_error": on_error, "state_backend": state_backend, **options}
     if snapshots is not None or job_id is not None:
         _refuse("a stream with snapshots has none: leave it out", clock=clock)
         from async_op.job.step import Step
         from async_op.stream.job_stream import STEP, job_outputs
 
-        step = Step(function, STEP, timeout=timeout, key_by=key_by, **shared)
+        step = Step(function, STEP, key_by=key_by, **shared)
         of_job: dict[str, Any] = {"snapshots": snapshots, "job_id": job_id, "dead_letters": dead_letters}
         return job_outputs(stream, step, timestamps=timestamps, watermark_delay=watermark_delay, **of_job)
-    options = OperatorOptions(
-        function=as_function(function),
-        timeout=check_timeout("timeout", timeout),
-        key_by=key_getter(key_by),
-        dead_letters=dead_letters,
-        **shared,
-    )
+    made = OperatorOptions.of(function, key_by=key_getter(key_by), dead_letters=dead_letters, **shared)
     times = timestamps_of(timestamps, watermark_delay)
     vet = Unreadable() if times is not None or has_arrow_stream(stream) else None
-    return LocalStream(options, clock, times, vet).outputs(stream)
+    return LocalStream(made, clock, times, vet).outputs(stream)
 
 
 def _refuse(reason: str, **options: object) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from async_op import AsyncDataStream, AsyncWaitOperator
-from async_op.options import OperatorOptions
+from async_op.options import CallOptions, OperatorOptions, SharedOptions
 from keygroups import KeyGroupsError
 from keygroups.state import DiskStateBackend
 from tests.async_op.kit import ManualClock
@@ -38,6 +38,12 @@ def test_an_entry_point_shows_each_option_with_its_default(entry_point: Callable
 
     assert {name: shown[name].default for name in options if name in shown} == options
     assert all(shown[name].kind is inspect.Parameter.KEYWORD_ONLY for name in options)
+
+
+def test_type_checkers_know_the_shared_options_that_there_are() -> None:
+    types = {field.name: field.type for field in fields(SharedOptions)}
+
+    assert {name: hint.__forward_arg__ for name, hint in CallOptions.__annotations__.items()} == types
 
 
 @pytest.mark.parametrize("wait", WAITS)

@@ -6,19 +6,24 @@ import inspect
 import re
 import tomllib
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
 from async_op import AdaptiveConcurrency, Budget, Cache, CircuitBreaker, Job, RateLimit, SingleFlight, Step
 from async_op.connectors import DeltaSink, FileSink, IcebergSink, KafkaSink, PostgresSink
+from async_op.options import SharedOptions
 from async_op.spark import AsyncPipeline
 from tests.docs.pages import ROOT
+
+SHARED = {field.name for field in fields(SharedOptions)}
+"""What every entry point takes; they are all in the table of `Step`."""
 
 TABLES = {
     Job: ("howto/job.md", {"source", "steps", "sink", "snapshots", "job_id"}),
     Step: ("howto/functions.md", {"function"}),
-    AsyncPipeline: ("reference/spark-settings.md", {"function"}),
+    AsyncPipeline: ("reference/spark-settings.md", {"function"} | SHARED),
     FileSink: ("howto/connectors.md", set()),
     PostgresSink: ("howto/connectors.md", set()),
     KafkaSink: ("howto/kafka.md", set()),
