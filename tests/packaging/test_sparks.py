@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from snapshots.java import find_java
+from snapshots.java import use_java
 from tests.packaging.conftest import SUPPORTED, interpreter, pinned, run
 
 SPARKS = ("4.1", "4.2", "4.3")
@@ -52,10 +52,8 @@ def test_a_pipeline_is_exact(spark: str, version: str, wheel: Path, checkout: Pa
     install = [*uv, "pip", "install", "--quiet", "--python", python]
     run([*install, f"{wheel}[spark]", f"pyspark[connect]=={spark}.*", *pinned(*TOOLS)])
 
-    java = find_java()
-    assert java is not None, "make java"
+    use_java()
     settings = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    settings["JAVA_HOME"] = str(java.home)
     versions = "import async_op, pyspark; print(async_op.__file__, pyspark.__version__)"
     found = run([python, "-c", versions], cwd=checkout, env=settings)  # only what is installed may be found
     assert "site-packages" in found

