@@ -13,8 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 from keygroups.errors import KeyGroupsError
 from snapshots.cli.diff import diff
 from snapshots.cli.doctor import doctor
-from snapshots.cli.inspect import inspect, report
-from snapshots.cli.ls import ls
+from snapshots.cli.inspect import inspect, ls, report
 from snapshots.cli.output import exit_code_of, show_error
 from snapshots.cli.repartition import plan, repartition
 from snapshots.cli.running import logs, top

@@ -13,14 +13,20 @@ from snapshots.inspection.difference import (
 )
 from snapshots.inspection.estimates import Size, StepSummary, SubtaskShare, shares_of, size_of, steps_of
 from snapshots.inspection.export import export
-from snapshots.inspection.history import RecentVersions, VersionSummary, history
 from snapshots.inspection.one_key import KeyContent, KeyRow, StateOfKey, find_key
 from snapshots.inspection.operator_states import (
     OperatorStateDifference,
     OperatorStateSize,
     operator_state_sizes,
 )
-from snapshots.inspection.operators import Operators, OperatorSummary, operators_in
+from snapshots.inspection.operators import (
+    Operators,
+    OperatorSummary,
+    RecentVersions,
+    VersionSummary,
+    history,
+    operators_in,
+)
 from snapshots.inspection.sizes import (
     InFlightSummary,
     KeyGroupSizes,

@@ -1,23 +1,25 @@
-"""Files as partitions, read to their end or for as long as they grow."""
+"""Files as partitions, read to their end or for as long as they grow; rows of Parquet files, from any row on."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import datetime
 from os import PathLike
 from typing import Any
 
+import pyarrow as pa
+
+from async_op.arrow_stream import ROWS_AT_ONCE, rows_of
 from async_op.connectors.errors import BrokenFile, FileReplaced, FileShrank, FileVanished, MalformedRecord
 from async_op.connectors.files.access import FileAccess
 from async_op.connectors.files.changes import Changes
 from async_op.connectors.files.compression import Content, Damaged, Incomplete, is_compressed
 from async_op.connectors.files.content_identity import FileIdentity
 from async_op.connectors.files.listing import Stamp
-from async_op.connectors.files.parquet import parquet_blocks
 from async_op.connectors.files.partitions import FilePartition, Partitions
 from async_op.connectors.files.text import Block, Mark, TextReader, last_mark
 from async_op.connectors.retrying import RETRY
@@ -33,7 +35,7 @@ from keygroups.arguments import (
     check_location,
     check_positive_duration,
 )
-from keygroups.errors import in_message
+from keygroups.errors import KeyGroupsError, in_message
 from keygroups.representation import representation
 from snapshots.filesystem import redacted
 
@@ -44,6 +46,8 @@ _DIGITS_MAX = 20
 """No timestamp has more digits, and Python refuses to convert thousands of them."""
 _OPEN_FILES_MAX = 64
 """How many files are read side by side; the others wait for their turn, so that handles do not run out."""
+
+_NO_VALUE = (ValueError, KeyError, OverflowError, pa.ArrowException, KeyGroupsError)
 
 
 class _Misfit(Exception):
@@ -355,3 +359,93 @@ def _timestamp_of(value: Any, field: str) -> int | None:
         case str() if len(found) <= _DIGITS_MAX and found.removeprefix("-").isdecimal():
             return int(found)
     return None
+
+
+def parquet_blocks(file: Any, path: str, position: int, *, grows: bool) -> Iterator[Block]:
+    """Yield the rows from a position on, in blocks of bounded size; row groups before it are not read.
+
+    Raises
+    ------
+    Incomplete
+        The file has no footer, and may get one because it grows.
+    Damaged
+        It is no Parquet file, or a part of it cannot be read.
+    BrokenFile
+        Two columns have one name.
+    FileShrank
+        It has fewer rows than the position says.
+    """
+    from pyarrow import parquet
+
+    try:
+        opened = parquet.ParquetFile(file)
+    except pa.ArrowInvalid as error:
+        if grows:
+            raise Incomplete from error
+        raise Damaged(f"no Parquet file: {error}") from error
+    with opened:
+        names = opened.schema_arrow.names
+        if len(set(names)) < len(names):
+            raise BrokenFile(path, 0, f"two columns have one name: {names}")
+        if opened.metadata.num_rows < position:
+            raise FileShrank(path, position)
+        try:
+            yield from _rows_from(opened, path, position)
+        except (OSError, pa.ArrowException) as error:
+            if getattr(error, "errno", None) or type(error) not in (OSError, pa.ArrowInvalid, pa.ArrowException):
+                raise  # the storage's own
+            raise Damaged(str(error)) from error
+
+
+def _rows_from(opened: Any, path: str, position: int) -> Iterator[Block]:
+    first_row = 0
+    for number in range(opened.metadata.num_row_groups):
+        end = first_row + opened.metadata.row_group(number).num_rows
+        if position < end:
+            row = first_row
+            for batch in opened.iter_batches(ROWS_AT_ONCE, row_groups=[number]):
+                rest = batch.slice(max(position - row, 0))
+                row += batch.num_rows
+                if rest.num_rows:
+                    yield _block(rest, path, row - rest.num_rows)
+        first_row = end
+
+
+def _block(batch: pa.RecordBatch, path: str, first: int) -> Block:
+    try:
+        rows = list(rows_of(batch))
+    except _NO_VALUE:
+        return [_row(batch.slice(number, 1), path, first + number) for number in range(batch.num_rows)]
+    return [(row, None, position) for position, row in enumerate(rows, first + 1)]
+
+
+def _row(row: pa.RecordBatch, path: str, number: int) -> Read[Any]:
+    """Return one row of a batch in which a value has no form in Python."""
+    raw: dict[str, Any] = {}
+    reason = ""
+    for name, column in zip(row.schema.names, row.columns, strict=True):
+        one = pa.RecordBatch.from_arrays([column], [name])
+        try:
+            raw |= next(rows_of(one))
+        except _NO_VALUE as error:
+            reason = reason or f"column {name!r} ({column.type}): {_reason_of_value(error)}"
+            raw[name] = _raw_of(column)
+    if not reason:
+        return raw, None, number + 1
+    return Undecodable(raw, number + 1, MalformedRecord(path, number, reason))
+
+
+def _reason_of_value(error: Exception) -> str:
+    if type(error) is KeyError:
+        return "a map has a key twice"
+    return f"there is no time zone {error} here" if isinstance(error, KeyError) else str(error)
+
+
+def _raw_of(column: pa.Array) -> Any:
+    """Return the bytes of text, the number behind a time, or the pairs of a map; else the name of the type."""
+    for kind in (pa.large_binary(), pa.int64(), pa.int32(), column.type):
+        try:
+            return column.cast(kind).to_pylist()[0]
+        except _NO_VALUE:
+            continue
+    return str(column.type)

@@ -16,7 +16,7 @@ from snapshots.filesystem import Folder, open_folder
 from snapshots.filesystem.errors import StorageRefused
 from snapshots.format.manifest import manifest_name
 from snapshots.inspection import RecentVersions
-from snapshots.inspection.history import VERSIONS_MAX
+from snapshots.inspection.operators import VERSIONS_MAX
 from snapshots.testing import FolderWrapper
 from snapshots.testing.wrappers import Operation
 from tests.examples import scaled
