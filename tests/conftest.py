@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -82,8 +83,8 @@ def pytest_collection() -> Generator[None, object, object]:
     return result
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, object, object]:
     """Mark what needs a JVM as `spark`; with --quick leave out what is `thorough`: two thirds of the time of all."""
     for item in items:
         if "java" in getattr(item, "fixturenames", ()):
@@ -92,6 +93,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if item.get_closest_marker("thorough")]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not item.get_closest_marker("thorough")]
+    result = yield
+    _keep_folders_together(items)
+    return result
+
+
+def _keep_folders_together(items: list[pytest.Item]) -> None:
+    """Have one process run the tests of a folder, as far as it can, because they share servers, a site or a wheel.
+
+    The order of folders, of modules and of tests is random all the same. Modules with Spark stay apart: they take most
+    of the time, and each process has a JVM.
+    """
+    places: dict[Path, int] = {}
+    for place, item in enumerate(items):
+        places.setdefault(_kept_together(item), place)
+    items.sort(key=lambda item: places[_kept_together(item)])
+
+
+def _kept_together(item: pytest.Item) -> Path:
+    return item.path if item.get_closest_marker("spark") else item.path.parent
 
 
 @pytest.hookimpl(optionalhook=True)  # the matrix of versions runs without xdist

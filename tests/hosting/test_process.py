@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -29,8 +30,7 @@ from async_op.hosting.feeder import Feeder
 from async_op.hosting.messages import Address
 from async_op.hosting.notes import noted_blocking
 from async_op.hosting.overseer import Overseer
-from async_op.hosting.process import launch as launching
-from async_op.hosting.process import local_hosts, places, resident
+from async_op.hosting.process import local_hosts, places, resident, template
 from async_op.hosting.process.launch import launch
 from async_op.hosting.process.places import place_of, sweep
 from async_op.hosting.process.template import watch
@@ -336,10 +336,11 @@ def test_the_log_of_a_host_that_does_not_start_says_why(machine: Machine) -> Non
 def test_a_host_that_does_not_listen_in_time_is_let_go_of_and_ends(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launching, "OPEN_SECONDS", 1.0)
+    heard = template.heard  # it is heard for a second from its fork on, however long its template takes to start
+    monkeypatch.setattr(template, "heard", lambda connected, until: heard(connected, time.monotonic() + 1))
     before, released = set(threading.enumerate()), tmp_path / "released"
     late = replace(machine.instructions(), prepare=partial(wait_for, str(released)))
-    with pytest.raises(HostUnreachable, match=r"open\(\) of the function has not returned after 1 s"):
+    with pytest.raises(HostUnreachable, match=r"open\(\) of the function has not returned after"):
         driven(launch(late))
 
     # Nobody is left who could read from a descriptor that has come to be somebody else's.

@@ -3,6 +3,8 @@
 Each wrong use carries the code of its error. If it is no error any more, the ignore is unused, and that is one.
 """
 
+# pyright: reportUnnecessaryTypeIgnoreComment=true
+
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence

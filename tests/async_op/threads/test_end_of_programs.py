@@ -15,9 +15,22 @@ import pytest
 
 from tests.quick import first_is_quick
 
-BEGIN = """
+BEGIN = '''
 import asyncio, sys, threading
-from async_op import AsyncDataStream, AsyncWaitOperator, BlockingFunction, Job, Step
+
+class WithoutPandas:
+    """Where pandas is installed, pyarrow loads it for its first array: a third of the time of such a program."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name == "pandas":
+            raise ImportError(name)
+
+sys.meta_path.insert(0, WithoutPandas())
+from async_op import AsyncDataStream, AsyncWaitOperator, BlockingFunction, Job, Step, cancellation
+from async_op.job import job as jobs
+
+# What ignores that it is told to end is given up after 0.5 s in place of 5.
+cancellation._WAIT_SECONDS, jobs._THREADS_SECONDS = 0.05, 0.5
 
 def hang(value=None):
     print("hangs", flush=True)
@@ -56,7 +69,7 @@ def endless():
     for value in itertools.count(3):
         time.sleep(0.01)
         yield value
-"""
+'''
 
 ENDS = {
     "a stream ends well": ("asyncio.run(stream([0, 1], timeout=0.2, on_error='skip'))", 0),

@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -250,6 +251,33 @@ def test_the_children_of_all_jobs_of_a_program_are_forked_from_one_template(
 
     assert same == template != os.getpid()
     assert [first[0], *second] == [None, "later", str(tmp_path)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each child is a fresh interpreter")
+async def test_children_outlive_a_template_that_is_killed(tmp_path: Path) -> None:
+    job = new_job(tmp_path / "snapshots", Endless(), steps(), sink := Kept(), parallelism=2)
+    running = asyncio.create_task(job.run())
+    await until(lambda: bool(sink.epochs), running)
+    child = pids_of(job.progress())[0]
+    template = parent_of(child)
+    os.kill(template, signal.SIGKILL)
+    assert have_ended([template])
+
+    count = len(sink.epochs)
+    await until(lambda: len(sink.epochs) > count, running)
+    os.kill(child, signal.SIGKILL)
+    with pytest.raises(ChildLost, match="ended with an unknown status"):
+        await running
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+async def until(condition: Callable[[], bool], running: asyncio.Task[Any]) -> None:
+    async with asyncio.timeout(SECONDS):
+        while not condition():
+            await asyncio.wait([running], timeout=0.01)
 
 
 def test_what_a_child_prints_comes_out_where_its_parent_prints(
