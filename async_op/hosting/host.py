@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -363,15 +364,13 @@ class Host:
         )
 
 
-class Conversation:
+class Conversation(ABC):
     """Answers a feeder. Only the thread of the event loop may call it.
 
     Parameters
     ----------
     host : Host
         The host that answers.
-    reply : callable
-        Sends a reply to the feeder.
 
     Attributes
     ----------
@@ -379,11 +378,14 @@ class Conversation:
         Ends by itself only if not even an error can be sent; then the feeder can no longer be answered.
     """
 
-    def __init__(self, host: Host, reply: Callable[[say.Reply], object]) -> None:
+    def __init__(self, host: Host) -> None:
         self._host = host
-        self._reply = reply
         self._inbox: asyncio.Queue[Any] = asyncio.Queue(UNDER_WAY_MAX)
         self.answering = asyncio.get_running_loop().create_task(self._answer())
+
+    @abstractmethod
+    def reply(self, reply: say.Reply) -> None:
+        """Send a reply to the feeder."""
 
     async def hear(self, message: Any) -> None:
         """Take a message, or the error of one that cannot be read; waits while too many are not answered."""
@@ -403,6 +405,6 @@ class Conversation:
             message = await self._inbox.get()
             reply = say.Failed(message) if isinstance(message, Exception) else await self._host.answer(self, message)
             try:
-                self._reply(reply)
+                self.reply(reply)
             except Exception as error:  # noqa: BLE001 - the feeder, which waits for a reply, raises it
-                self._reply(say.Failed(error))
+                self.reply(say.Failed(error))

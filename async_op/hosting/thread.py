@@ -118,10 +118,11 @@ class ThreadChannel:
     # Called on the thread of the loop.
 
     def _begin(self) -> None:
-        self._conversation = Conversation(self._host, self._reply)
+        self._conversation = _Conversation(self._host, self)
         self._beat()
 
-    def _reply(self, reply: Reply) -> None:
+    def replied(self, reply: Reply) -> None:
+        """Take a reply of the host, on the thread of the loop."""
         self._replies.append(reply)
         self._arrived.set()
 
@@ -139,3 +140,14 @@ class ThreadChannel:
         if self._conversation is not None:
             self._conversation.end()
             self._conversation = None
+
+
+class _Conversation(Conversation):
+    """A conversation with a feeder on another thread of the process."""
+
+    def __init__(self, host: Host, channel: ThreadChannel) -> None:
+        super().__init__(host)
+        self._channel = channel
+
+    def reply(self, reply: Reply) -> None:
+        self._channel.replied(reply)

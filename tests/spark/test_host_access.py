@@ -14,9 +14,10 @@ from async_op.hosting.messages import Address
 from async_op.hosting.process.resident import Instructions
 from async_op.spark.task import host_access
 from async_op.spark.task.host_access import HostAccess, TaskWays
+from async_op.spark.task.newest import Newest
 from async_op.threads.wait_strategies import WaitStrategies
 from async_op.threads.waits import Waits
-from tests.hosting.kit import GENERATION, driven, settings
+from tests.hosting.kit import GENERATION, driven
 
 REPORTED = Address("/nowhere/1.sock", process="vm:1")
 
@@ -25,7 +26,7 @@ def task_ways(**options: Any) -> TaskWays:
     access = HostAccess(
         generation=GENERATION, blueprint=b"", run_id="run", secret=b"", addresses={0: REPORTED}, **options
     )
-    return TaskWays(access, 0, lambda subtask: settings(), Waits(WaitStrategies()))
+    return TaskWays(access, Newest(), 1, 0, Waits(WaitStrategies()))
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import zlib
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -48,12 +47,26 @@ def content_of(file: Any, path: str) -> Content:
     """
     match path.lower().rpartition(".")[2]:
         case "gz":
-            return _Compressed(lambda: gzip.GzipFile(fileobj=file), file, "gzip")
+            return _Compressed(file, "gzip")
         case "bz2":
-            return _Compressed(lambda: _Bzip2(file), file, "bzip2")
+            return _Compressed(file, "bzip2")
         case "zst":
-            return _Compressed(lambda: _Zstandard(file), file, "Zstandard")
+            return _Compressed(file, "Zstandard")
     return _Uncompressed(file)
+
+
+Kind: TypeAlias = Literal["gzip", "bzip2", "Zstandard"]
+
+
+def _stream_of(file: Any, kind: Kind) -> Any:
+    """Return what decompresses a file from where it is."""
+    match kind:
+        case "gzip":
+            return gzip.GzipFile(fileobj=file)
+        case "bzip2":
+            return _Bzip2(file)
+        case "Zstandard":
+            return _Zstandard(file)
 
 
 class _Uncompressed:
@@ -72,11 +85,10 @@ class _Uncompressed:
 class _Compressed:
     """A compressed file, which may have several members. It is read from its beginning to reach a byte."""
 
-    def __init__(self, start: Callable[[], Any], file: Any, kind: str) -> None:
-        self._start = start
+    def __init__(self, file: Any, kind: Kind) -> None:
         self._file = file
         self._kind = kind
-        self._stream = start()
+        self._stream = _stream_of(file, kind)
         self._position = 0
         self._fault: Exception | None = None
 
@@ -101,7 +113,7 @@ class _Compressed:
 
     def _restart(self) -> None:
         self._file.seek(0)
-        self._stream, self._position, self._fault = self._start(), 0, None
+        self._stream, self._position, self._fault = _stream_of(self._file, self._kind), 0, None
 
     def _before_the_fault(self, size: int) -> bytes:
         """Read byte by byte up to a fault, because decompressors drop what they have when an error comes after it."""

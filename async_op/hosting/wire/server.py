@@ -8,6 +8,7 @@ from pathlib import Path
 
 from async_op.hosting.errors import MessageTooLarge, NotOurs
 from async_op.hosting.host import Conversation, Host
+from async_op.hosting.messages import Reply
 from async_op.hosting.wire import frames
 from async_op.hosting.wire.socket_paths import bindable
 from async_op.hosting.wire.sockets import NONCE_BYTES, PROOF_BYTES, is_proof, new_nonce, proof_of
@@ -79,7 +80,7 @@ class Server:
         writer.write(proof_of(self._secret, "host", host_nonce, feeder_nonce))
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        conversation = Conversation(self._host, lambda reply: writer.write(frames.encode_reply(reply)))
+        conversation = _WiredConversation(self._host, writer)
         loop = asyncio.get_running_loop()
         hearing, beating = loop.create_task(_hear(reader, conversation)), loop.create_task(_beat(writer))
         try:
@@ -90,6 +91,17 @@ class Server:
             hearing.cancel()
             beating.cancel()
             conversation.end()
+
+
+class _WiredConversation(Conversation):
+    """A conversation over a socket."""
+
+    def __init__(self, host: Host, writer: asyncio.StreamWriter) -> None:
+        super().__init__(host)
+        self._writer = writer
+
+    def reply(self, reply: Reply) -> None:
+        self._writer.write(frames.encode_reply(reply))
 
 
 async def _hear(reader: asyncio.StreamReader, conversation: Conversation) -> None:

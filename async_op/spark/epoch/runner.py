@@ -31,7 +31,8 @@ from async_op.spark.epoch.scaling import Scaling
 from async_op.spark.progress import EpochMetrics, EpochProgress, PipelineProgress
 from async_op.spark.rows.routing import Routing
 from async_op.spark.task.blueprint import EpochBlueprint
-from async_op.spark.task.epoch_task import EpochTask, Newest
+from async_op.spark.task.epoch_task import EpochTask
+from async_op.spark.task.newest import Newest
 from async_op.spark.task.pickling import pickled
 from async_op.spark.task.report import REPORT_SCHEMA, SubtaskReport, checked, outputs_in, reports_in
 from keygroups.spark.partitions import no_rows, run_in_partitions

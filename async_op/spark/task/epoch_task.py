@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pickle import loads
 
@@ -11,7 +11,6 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from async_op.epochs.position import SubtaskTimes
-from async_op.hosting.blueprint import HostSettings
 from async_op.hosting.epoch import Epoch, Ran, run
 from async_op.hosting.lookout import Lookout
 from async_op.hosting.messages import Cut, EpochEnd, Fence, Hello, NewestManifest
@@ -21,57 +20,16 @@ from async_op.spark.progress import EpochMetrics
 from async_op.spark.task.blueprint import WrittenPart
 from async_op.spark.task.epoch_rows import EpochRows
 from async_op.spark.task.host_access import MODULES, HostAccess, TaskWays
+from async_op.spark.task.newest import Newest
 from async_op.spark.task.pickling import pickled
 from async_op.spark.task.report import NO_REPORT, SubtaskFailure, SubtaskReport, batch_of
 from async_op.threads.loop_thread import rare_collections
 from async_op.threads.wait_strategies import WaitSituation, WaitStrategies
 from async_op.threads.waits import Waits
 from keygroups.errors import KeyGroupsError
-from keygroups.ranges import range_of
 from keygroups.spark.partitions import PartitionFunction, flusher
-from snapshots import PendingSnapshot, Snapshot, SubtaskRestore
+from snapshots import PendingSnapshot
 from snapshots.filesystem import Folder
-
-
-@dataclass(frozen=True, slots=True)
-class Newest:
-    """What the driver tells tasks about the snapshot that an epoch goes on from; a task reads no manifest to run one.
-
-    Attributes
-    ----------
-    manifest_id : str or None
-        The id of its manifest; None before the first epoch.
-    cuts : mapping of int to str
-        The ids of the cuts that the manifest names, for subtasks with the same key groups as in this epoch.
-    snapshot : bytes or None
-        The snapshot, pickled: unpickling it reads the manifest.
-    """
-
-    manifest_id: str | None = None
-    cuts: Mapping[int, str | None] = field(default_factory=dict)
-    snapshot: bytes | None = field(default=None, repr=False)
-
-    @classmethod
-    def of(cls, snapshot: Snapshot | None, parallelism: int) -> Newest:
-        """Return what the tasks of an epoch with this parallelism need to know."""
-        if snapshot is None:
-            return cls()
-        manifest, is_same = snapshot.manifest, snapshot.parallelism == parallelism
-        ranges = [range_of(index, parallelism, snapshot.max_parallelism) for index in range(parallelism)]
-        cuts = {
-            one.subtask: one.cut_id
-            for one in manifest.channels
-            # After a rescale by a commit of metadata, channels still belong to the earlier subtasks.
-            if is_same and one.subtask < parallelism and one.key_groups == ranges[one.subtask]
-        }
-        return cls(manifest.snapshot_id, cuts, pickled(snapshot))
-
-    def restore(self, subtask_index: int, parallelism: int) -> SubtaskRestore | None:
-        """Return a subtask's share of the snapshot, from its manifest; None without a snapshot."""
-        if self.snapshot is None:
-            return None
-        snapshot: Snapshot = loads(self.snapshot)  # noqa: S301 - pickled by the driver
-        return snapshot.restore(subtask_index, parallelism)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +85,7 @@ class EpochTask:
         flush = flusher()
         subtask_index = context.partitionId()
         waits = Waits(self.wait_strategies)
-        with rare_collections(), TaskWays(self.access, subtask_index, self._settings, waits) as ways:
+        with rare_collections(), TaskWays(self.access, self.newest, self.parallelism, subtask_index, waits) as ways:
             try:
                 for report in self._run(ways, waits, subtask_index, context.taskAttemptId(), batches):
                     yield NO_REPORT if report is None else batch_of(report)
@@ -175,15 +133,6 @@ class EpochTask:
             self.epoch_id,
             self.end,
             self.access.allowance(subtask_index),
-        )
-
-    def _settings(self, subtask_index: int) -> HostSettings:
-        return HostSettings(
-            generation=self.access.generation,
-            subtask_index=subtask_index,
-            restore=self.newest.restore(subtask_index, self.parallelism),
-            manifest_id=self.newest.manifest_id,
-            allowance=self.access.allowance(subtask_index),
         )
 
 

@@ -7,7 +7,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -29,6 +29,7 @@ from async_op.hosting.thread import HostThread
 from async_op.hosting.wire.sockets import SocketChannel, connecting
 from async_op.resilience.lending import Allowance
 from async_op.spark.task.blueprint import EpochBlueprint
+from async_op.spark.task.newest import Newest
 from async_op.threads.waits import Waits
 
 MODULES = (*COMMON_MODULES, __name__)
@@ -91,10 +92,10 @@ class TaskWays:
     ----------
     access : HostAccess
         What the driver knows about the hosts.
-    subtask_index : int
-        The subtask.
-    settings : callable
-        Returns how a new host of a subtask lives, and what it is restored from.
+    newest : Newest
+        The snapshot that a new host is restored from.
+    parallelism, subtask_index : int
+        The number of subtasks, and the index of this one.
     waits : Waits
         How the task waits for its host.
 
@@ -106,13 +107,12 @@ class TaskWays:
         The host that the task talks to, or tries to; None if there is none.
     """
 
-    def __init__(
-        self, access: HostAccess, subtask_index: int, settings: Callable[[int], HostSettings], waits: Waits
-    ) -> None:
+    def __init__(self, access: HostAccess, newest: Newest, parallelism: int, subtask_index: int, waits: Waits) -> None:
         self._waits = waits
         self._access = access
+        self._newest = newest
+        self._parallelism = parallelism
         self._subtask_index = subtask_index
-        self._settings = settings
         self._own: HostThread | None = None
         self._given_up = access.given_up.get(subtask_index, "")
         self.reached: Address | None = None
@@ -177,7 +177,7 @@ class TaskWays:
                 place=place,
                 secret=access.secret,
                 blueprint=access.blueprint,
-                settings=self._settings(self._subtask_index),
+                settings=self._settings(),
                 interface=None if access.driver_host is None else _interface_to(access.driver_host),
                 watched=watched,
                 prepare=partial(_prepare, SparkFiles.getRootDirectory(), access.log_levels),
@@ -188,6 +188,15 @@ class TaskWays:
             if watched is not None:
                 os.close(watched)
 
+    def _settings(self) -> HostSettings:
+        return HostSettings(
+            generation=self._access.generation,
+            subtask_index=self._subtask_index,
+            restore=self._newest.restore(self._subtask_index, self._parallelism),
+            manifest_id=self._newest.manifest_id,
+            allowance=self._access.allowance(self._subtask_index),
+        )
+
     def _place(self) -> HostPlace:
         return place_of(self._access.run_id, self._access.generation, self._subtask_index)
 
@@ -197,7 +206,7 @@ class TaskWays:
         blueprint = self._access.blueprint
         if isinstance(blueprint, bytes):
             blueprint = loads(blueprint)  # noqa: S301 - pickled by the driver
-        settings = self._settings(self._subtask_index)
+        settings = self._settings()
         settings = replace(settings, is_resident=False, lease_seconds=_LEASE_SECONDS, patience_seconds=math.inf)
         self._own = HostThread(blueprint, settings).__enter__()
         yield
