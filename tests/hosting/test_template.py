@@ -42,6 +42,7 @@ from tests.hosting.kit import (
     settings,
     wait_until,
 )
+from tests.quick import first_is_quick
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each host is a fresh interpreter")
 
@@ -242,7 +243,7 @@ def test_where_there_is_no_template_a_host_is_a_fresh_interpreter(
         os.kill(process_of(address), signal.SIGTERM)
 
 
-@pytest.mark.parametrize("limit", ["OMP_NUM_THREADS", "FSSPEC_MEMORY", "limits", "umask"])
+@pytest.mark.parametrize("limit", first_is_quick(["OMP_NUM_THREADS", "FSSPEC_MEMORY", "limits", "umask"]))
 def test_what_a_fork_cannot_change_takes_another_template(
     owner: Owner, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, limit: str
 ) -> None:

@@ -40,7 +40,10 @@ def write(notebook: nbformat.NotebookNode, path: Path) -> None:
         pytest.param(
             path,
             id=path.stem,
-            marks=[pytest.mark.spark, pytest.mark.thorough] if "pyspark" in path.read_text() else (),
+            marks=[
+                *([pytest.mark.spark] if "pyspark" in path.read_text() else ()),
+                *([pytest.mark.thorough] if path.stem != "1-async-enrichment" else ()),
+            ],
         )
         for path in NOTEBOOKS
     ],

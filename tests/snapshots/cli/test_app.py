@@ -16,6 +16,7 @@ import typer.main
 from snapshots.cli import app, main, options
 from snapshots.errors import SnapshotNotFound
 from snapshots.store import SnapshotStore
+from tests.quick import first_is_quick
 from tests.snapshots.cli_kit import Cli, subtask_snapshot
 
 
@@ -114,7 +115,7 @@ def test_a_closed_output_is_none(uri: str, closed: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [[], ["--json"]], ids=["table", "json"])
-@pytest.mark.parametrize("buffering", ["", "1"], ids=["at the end", "at once"])
+@pytest.mark.parametrize("buffering", first_is_quick(["", "1"]), ids=["at the end", "at once"])
 def test_a_reader_that_has_gone_is_no_failed_check(uri: str, arguments: list[str], buffering: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)

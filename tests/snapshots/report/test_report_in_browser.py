@@ -9,6 +9,7 @@ import pytest
 
 from snapshots.report import render
 from tests.browser import needs_browser
+from tests.quick import first_is_quick
 from tests.snapshot_kit import parts
 from tests.snapshots.report.test_report import HOSTILE, hostile_store
 
@@ -31,7 +32,7 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", first_is_quick(WIDTHS))
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_is_shown_whole_without_a_complaint(
     browser: Browser, page_file: Path, width: int, scheme: str
