@@ -31,8 +31,8 @@ _NUMBERS = frozenset({int, float})
 _BUILTIN = frozenset({*_NATIVE, bytearray, list, dict})
 _CODEC_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
-_FLOAT = b"\xcb"
-"""What msgpack marks a float of 64 bits with."""
+_NINE_BYTES = b"\xcb\xcf\xd3"
+"""What msgpack marks a number of nine bytes with: a float, and an integer of 64 bits without or with a sign."""
 
 _BYTES_OR_EXTENSION = bytes([*range(0xC4, 0xCA), *range(0xD4, 0xD9)])
 """What msgpack marks bytes and extensions with."""
@@ -324,10 +324,12 @@ def _distinct(value: Any, where: str) -> Any:
 
 
 def _is_plain(values: list[Any], packed: bytes) -> bool:
-    """Return whether a packed list certainly has only floats, each of nine bytes with a mark, or only numbers."""
+    """Return whether a packed list certainly has only numbers: each of nine bytes with its mark, or by their sum."""
     count = len(values)
     head = 1 if count < 2**4 else 3 if count < 2**16 else 5
-    return packed[head::9] == _FLOAT * count if len(packed) == head + 9 * count else _are_numbers(values)
+    # Where each ninth byte marks a number of nine bytes, each number ends where the next one begins.
+    has_nine = len(packed) == head + 9 * count and not packed[head::9].translate(None, _NINE_BYTES)
+    return has_nine or _are_numbers(values)
 
 
 def _are_numbers(values: list[Any]) -> bool:

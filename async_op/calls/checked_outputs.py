@@ -62,27 +62,29 @@ class OutputChecks:
 
     def __call__(self, result: Any) -> Sequence[Any]:
         """Return the outputs, which the function cannot change any more; raises if one cannot be used."""
+        return self.with_type(result)[0]
+
+    def with_type(self, result: Any) -> tuple[Sequence[Any], type | None]:
+        """Return the outputs, and the type of the only one if no other output of this type needs a check."""
         outputs = self._outputs
         if outputs is None:
-            return checked_results(result)
+            found = checked_results(result)
+            return found, type(found[0]) if len(found) == 1 else None
         if type(result) in PLAIN and len(result) == 1:  # the usual case: this runs for every row
             output = result[0]
             kind = type(output)
+            if kind in outputs.certain:
+                return result, kind
             if self._keep is not None and kind not in IMMUTABLE and kind not in UNAWAITED:
-                return [self._keep(output)]
-            if kind in outputs.certain or outputs.fits(output):
-                return result  # type: ignore[no-any-return]
+                return [self._keep(output)], None
+            if outputs.fits(output):
+                return result, None
         found = checked_results(result)
         if self._keep is not None:
-            return list(map(self._keep, found))
+            return list(map(self._keep, found)), None
         for output in found:
             outputs.check(output)
-        return found
-
-    def certain_type(self, outputs: Sequence[Any]) -> type | None:
-        """Return the type of a single output that was checked, if no other output of this type needs a check."""
-        kind: type | None = type(outputs[0]) if len(outputs) == 1 else None
-        return kind if self._outputs is None or kind in self._outputs.certain else None
+        return found, None
 
 
 def checks_of(function: Function) -> OutputChecks:

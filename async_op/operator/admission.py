@@ -104,7 +104,8 @@ class Intake:
         entry = new_entry(value, timestamp, element_id, self._in_flight.accepted)
         if self._set_key is not None:
             self._set_key(entry)
-        if self._vet is not None and (error := self._vet.error_of(value)) is not None:
+        vet = self._vet
+        if vet is not None and type(value) not in vet.certain and (error := vet.error_of(value)) is not None:
             self._refused[entry] = error
         if self._timeout is not None:
             entry.deadline = deadline = self._now() + self._timeout

@@ -357,3 +357,14 @@ def test_the_order_in_which_a_set_was_filled_changes_nothing(items: list[int], l
 def test_packed_values_in_a_row_are_as_many_as_they_should_be(count: int) -> None:
     with pytest.raises(UnreadableValue):
         unpack_all(pack_all([1, "two", (3,)], "a test")[0], count)
+
+
+@given(
+    st.lists(st.integers(2**32, 2**63) | st.integers(-(2**63), -(2**31) - 1) | st.floats(allow_nan=False), min_size=20)
+)
+def test_a_bytearray_as_long_as_a_number_is_found_among_numbers(numbers: list[int | float]) -> None:
+    hidden = [*numbers, bytearray(b"7 bytes")]  # with its head it has nine bytes, as each of the numbers
+    found = unpack(pack(hidden, "a test"))
+    assert found == hidden
+    assert type(found[-1]) is bytearray
+    assert unpack(pack(numbers, "a test")) == numbers
