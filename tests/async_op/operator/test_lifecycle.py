@@ -20,6 +20,7 @@ from async_op import (
     cancellation,
     shared,
 )
+from async_op.operator.assembly import Parts
 from keygroups import KeyGroupsError, ValueState, key_group_of
 from tests.async_op.job.kit import new_job
 from tests.async_op.kit import BOTH, Bench, Instant, Service, commit, opened, settle
@@ -450,3 +451,23 @@ async def test_an_exit_in_a_function_is_an_error_that_names_it(door: str, method
     told = "".join(traceback.format_exception(raised.value))
     assert "raise SystemExit(3)" in told
     assert (f"{method}() of Exits raised this" in told) is (method != "async_invoke")
+
+
+async def test_a_drain_does_not_look_for_its_end_whenever_an_element_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, is_finished = 0, Parts.is_finished
+
+    def looked(parts: Parts) -> bool:
+        nonlocal looks
+        looks += 1
+        return is_finished(parts)
+
+    monkeypatch.setattr(Parts, "is_finished", looked)
+    service = Service()
+    async with opened(service, capacity=100) as bench:
+        await bench.feed(*range(100))
+        draining = asyncio.ensure_future(bench.operator.finish())
+        await settle()
+        for call in service.calls:
+            call.reply.set_result([call.value])
+        await draining
+    assert looks < 10
