@@ -76,6 +76,11 @@ class StateTable(Protocol):
         ...
 
     @property
+    def is_plain_key(self) -> IsPlain:
+        """The quick check of the keys of a map before they are stored."""
+        ...
+
+    @property
     def holds_mutable(self) -> bool:
         """Whether a value may be a mutable object, so that reads and writes have to copy it."""
         ...

@@ -289,11 +289,12 @@ class MapHandle(EntriesHandle):
         declared = descriptor.key_type
         if declared is None and kind is int and not -(2**63) <= key < 2**63:  # type: ignore[operator]
             declared = _INT64  # the column that a snapshot has for them
-        if declared is not None or not (kind is int or kind is bool or (kind is str and key.isascii())):  # type: ignore[attr-defined]
-            where = f"a map key in {self._where()}"
-            if key is not None and identity_of(key) is None:
-                raise UnstorableValue(kind.__qualname__, where, "it is no time, and None would take its place")
-            check_storable(key, declared, where)
+        elif self.table.is_plain_key(key):
+            return
+        where = f"a map key in {self._where()}"
+        if key is not None and identity_of(key) is None:
+            raise UnstorableValue(kind.__qualname__, where, "it is no time, and None would take its place")
+        check_storable(key, declared, where)
 
     def _overlay(self) -> MapOverlay:
         overlay: MapOverlay = self.overlay_of(MapOverlay, _NO_ENTRIES)

@@ -60,6 +60,7 @@ class DiskTable(Owned):
         "handle",
         "holds_mutable",
         "is_plain",
+        "is_plain_key",
     )
 
     def __init__(
@@ -76,6 +77,7 @@ class DiskTable(Owned):
         self.descriptor = descriptor
         self.handle = handle_of(descriptor)
         self.is_plain = plain_check_of(descriptor.value_type)
+        self.is_plain_key = plain_check_of(getattr(descriptor, "key_type", None))  # only maps have keys
         self.holds_mutable = holds_mutable(descriptor.value_type)
         self._store = store
         self._owned = owned

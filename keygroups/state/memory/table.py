@@ -71,6 +71,7 @@ class MemoryTable(Owned):
         "handle",
         "holds_mutable",
         "is_plain",
+        "is_plain_key",
     )
 
     def __init__(
@@ -86,6 +87,7 @@ class MemoryTable(Owned):
         self.descriptor = descriptor
         self.handle = handle_of(descriptor)
         self.is_plain = plain_check_of(descriptor.value_type)
+        self.is_plain_key = plain_check_of(getattr(descriptor, "key_type", None))  # only maps have keys
         self.holds_mutable = holds_mutable(descriptor.value_type)
         self._owned = owned
         self._holds = holds
