@@ -423,8 +423,10 @@ def test_who_is_in_the_middle_of_an_epochs_rows_holds_up_nobody(monkeypatch: pyt
 async def test_an_epoch_ends_when_it_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_outputs, "EPOCH_OUTPUTS", 50)
     sink = Epochs()
-    async with running(new_job(Log(range(500)), same, sink, snapshot_interval=1000)):
+    job = new_job(Log(range(500)), same, sink, snapshot_interval=1000)
+    async with running(job):
         await sink.have(451)  # what is left fits into an epoch that is not full
+        await eventually(lambda: job.progress().outputs == 500)  # its last elements may not have been read yet
     assert sorted(sink.values) == list(range(500))
     assert max(map(len, sink.epochs.values())) < 400
 
