@@ -62,29 +62,29 @@ class OutputChecks:
 
     def __call__(self, result: Any) -> Sequence[Any]:
         """Return the outputs, which the function cannot change any more; raises if one cannot be used."""
-        return self.with_type(result)[0]
+        return self.of(result)[0]
 
-    def with_type(self, result: Any) -> tuple[Sequence[Any], type | None]:
-        """Return the outputs, and the type of the only one if no other output of this type needs a check."""
+    def of(self, result: Any) -> tuple[Sequence[Any], type, type | None]:
+        """Return the outputs, their type, and that of the only one if no other output of this type needs a check."""
         outputs = self._outputs
         if outputs is None:
             found = checked_results(result)
-            return found, type(found[0]) if len(found) == 1 else None
+            return found, type(found), type(found[0]) if len(found) == 1 else None
         if type(result) in PLAIN and len(result) == 1:  # the usual case: this runs for every row
             output = result[0]
             kind = type(output)
             if kind in outputs.certain:
-                return result, kind
+                return result, type(result), kind
             if self._keep is not None and kind not in IMMUTABLE and kind not in UNAWAITED:
-                return [self._keep(output)], None
+                return [self._keep(output)], list, None
             if outputs.fits(output):
-                return result, None
+                return result, type(result), None
         found = checked_results(result)
         if self._keep is not None:
-            return list(map(self._keep, found)), None
+            return list(map(self._keep, found)), list, None
         for output in found:
             outputs.check(output)
-        return found, None
+        return found, type(found), None
 
 
 def checks_of(function: Function) -> OutputChecks:

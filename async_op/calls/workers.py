@@ -345,8 +345,7 @@ class Worker:
         outputs, `kind` of their only one. Only flat dicts are copied without a call, which would cost as much.
         """
         todo, scope, invoke, completed, unchanged = pool.todo, pool.scope, pool.invoke, pool.completed, context.copy()
-        checked, shared, form, kind = pool.checks.with_type, int, type(outputs), None
-        turn, decoded = pool.turn, pool.are_decoded
+        checks, shared, form, kind, turn, decoded = pool.checks, int, type(outputs), None, pool.turn, pool.are_decoded
         pool.woken()
         try:
             while True:
@@ -373,8 +372,7 @@ class Worker:
                         unmeasured = _MEASURED_EVERY - 1
                         outputs = await self._call_apart(value, invocation)
                     if type(outputs) is not form or len(outputs) != 1 or type(outputs[0]) is not kind:
-                        outputs, kind = checked(outputs)
-                        form = type(outputs)
+                        outputs, form, kind = checks.of(outputs)
                 except BaseException as error:  # noqa: BLE001 - every error of the function is an outcome
                     if self._fail(entry, invocation, error, are_different(context, unchanged)):
                         return
