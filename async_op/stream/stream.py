@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, Unpack, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Literal,
+    Protocol,
+    Required,
+    TypeAlias,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 from async_op.arrow_stream import ArrowStream, has_arrow_stream
 from async_op.calls.value_checks import Unreadable
 from async_op.clock import Clock
+from async_op.connectors.sink import Sink
 from async_op.connectors.source import Source
-from async_op.dead_letters import OnError
+from async_op.dead_letters import DeadLetter, OnError
 from async_op.functions import Function
-from async_op.key_columns import key_getter
+from async_op.key_columns import KeyBy, key_getter
 from async_op.options import CallOptions, Mode, OperatorOptions, StateBackend, shows_call_options
 from async_op.plain_functions import AnyFunction
 from async_op.stream.local_stream import LocalStream, Stream
-from async_op.stream.option_types import (
-    CoroutineFunction,
-    DataFrameOptions,
-    LocalOptions,
-    ReturnedOutput,
-    YieldedOutputs,
-)
 from async_op.stream.timestamps import TimestampsBy, timestamps_of
 from async_op.threads.wait_strategies import WaitStrategiesOption
 from keygroups.arguments import Duration
@@ -37,6 +43,40 @@ _In = TypeVar("_In")
 _Out = TypeVar("_Out")
 
 LocalInput: TypeAlias = Stream[_In] | ArrowStream | Source[_In]
+
+CoroutineFunction: TypeAlias = Callable[Concatenate[_In, ...], Coroutine[Any, Any, _Out]]
+"""A coroutine function, whose result is the one output."""
+
+YieldedOutputs: TypeAlias = (
+    Callable[Concatenate[_In, ...], AsyncIterator[_Out]] | Callable[Concatenate[_In, ...], Iterator[_Out]]
+)
+"""A generator function, asynchronous or not."""
+
+ReturnedOutput: TypeAlias = Callable[Concatenate[_In, ...], _Out]
+"""Any other function, which runs on threads."""
+
+
+class LocalOptions(CallOptions, total=False):
+    """The options for a stream in this process; `AsyncDataStream.ordered_wait` describes them."""
+
+    key_by: KeyBy | None
+    on_error: OnError
+    dead_letters: Callable[[DeadLetter], object] | Sink[Any] | None
+    state_backend: StateBackend
+    timestamps: TimestampsBy | None
+    watermark_delay: Duration | None
+    clock: Clock | None
+    snapshots: str | PathLike[str] | None
+    job_id: str | None
+
+
+class DataFrameOptions(CallOptions, total=False):
+    """The options for a Spark DataFrame; `AsyncDataStream.ordered_wait` describes them."""
+
+    output_schema: Required[StructType | str]
+    key_by: str | list[str] | None
+    on_error: OnError
+    dead_letters: Literal["column"] | None
 
 
 @shows_call_options

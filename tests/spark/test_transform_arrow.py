@@ -17,7 +17,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from async_op import AsyncBatchFunction, AsyncDataStream, FixedDelayRetry
-from async_op.spark.rows.arrow_function import recut
+from async_op.spark.transform import recut
 from keygroups import ConfigError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
