@@ -2,7 +2,6 @@
 
 from .clock import Clock, LoopClock, TimerHandle
 from .connectors.errors import ConnectorInterrupted
-from .context import InvocationContext
 from .cost_errors import BudgetSpent, CallRefused, CostAboveLimit, UnknownUnit
 from .dead_letters import DeadLetter
 from .elements import Record, Watermark
@@ -29,7 +28,7 @@ from .errors import (
     ValueRefused,
     WrongEventLoop,
 )
-from .functions import (
+from .functions.base import (
     AsyncBatchFunction,
     AsyncFunction,
     BlockingFunction,
@@ -37,6 +36,11 @@ from .functions import (
     Function,
     ResultFuture,
 )
+from .functions.context import InvocationContext
+from .functions.plain import function
+from .functions.runtime import Runtime
+from .functions.shared_resources import Shared, shared
+from .functions.streamed_answers import joined_answer
 from .job.errors import (
     ConnectorCancelled,
     DeadLettersUnclaimed,
@@ -50,18 +54,14 @@ from .job.progress import JobProgress
 from .job.step import Step
 from .letter_rows import LetterWithoutValue, letter_key, letter_value
 from .operator.operator import AsyncWaitOperator
-from .plain_functions import function
 from .rate_headers import seconds_to_wait
 from .resilience import AdaptiveConcurrency, Budget, Cache, CircuitBreaker, RateLimit, Resilience, SingleFlight
 from .restarts import RestartPolicy
 from .retention import Retention
 from .retry import ExponentialBackoffRetry, FixedDelayRetry, RetryPolicy
-from .runtime import Runtime
 from .serving.http import AddressUnavailable
-from .shared_resources import Shared, shared
 from .statistics import Latency, OperatorStatistics, ResilienceStatistics
 from .stream.stream import AsyncDataStream
-from .streamed_answers import joined_answer
 from .threads.wait_strategies import ParkWait, ProgressiveWait, WaitSituation, WaitStrategies, WaitStrategy
 
 __all__ = [

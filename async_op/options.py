@@ -9,8 +9,8 @@ from typing import Any, Literal, Self, TypeAlias, TypedDict, TypeVar, get_args
 
 from async_op.dead_letters import DeadLetter, OnError
 from async_op.durations import check_timeout
-from async_op.functions import Function
-from async_op.plain_functions import AnyFunction, as_function, name_of
+from async_op.functions.base import Function
+from async_op.functions.plain import AnyFunction, as_function, name_of
 from async_op.resilience import Resilience
 from async_op.retry import RetryPolicy
 from keygroups.arguments import Duration, check_callable, check_choice, check_instance, check_integer

@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from async_op import AsyncBatchFunction, AsyncFunction, AsyncWaitOperator
-from async_op.functions import Function
+from async_op.functions.base import Function
 from keygroups import ValueState
 
 CAPACITY = 1000

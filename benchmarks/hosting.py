@@ -30,13 +30,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from async_op import AsyncFunction
+from async_op.functions.plain import as_function
 from async_op.hosting.blueprint import HostSettings
 from async_op.hosting.process.launch import launch
 from async_op.hosting.process.places import place_of
 from async_op.hosting.process.resident import Instructions
 from async_op.idempotency_keys import Identity
 from async_op.options import OperatorOptions
-from async_op.plain_functions import as_function
 from async_op.spark import AsyncPipeline
 from async_op.spark.task.blueprint import EpochBlueprint
 from async_op.spark.task.host_access import MODULES

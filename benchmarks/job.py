@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from async_op import AsyncDataStream, Job, Step
-from async_op.functions import Function
+from async_op.functions.base import Function
 from benchmarks import http_calls
 from benchmarks.async_operator import CAPACITY, AtOnce, AtOnceWithState, Slow, a_row
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from async_op import AsyncFunction, AsyncWaitOperator, InvocationContext
-from async_op.runtime import Runtime
+from async_op.functions.runtime import Runtime
 from keygroups import OperatorListState
 
 OFFSETS = OperatorListState("offsets")

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from async_op import AsyncDataStream, AsyncWaitOperator
-from async_op.functions import Function
+from async_op.functions.base import Function
 from benchmarks.async_operator import CAPACITY, AtOnce, BatchAtOnce, Slow, call_each, loops
 
 Run = Callable[[Coroutine[Any, Any, float]], float]

@@ -24,7 +24,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from async_op.plain_functions import as_function
+from async_op.functions.plain import as_function
 from async_op.threads.mailbox import Mail, Mailbox
 from async_op.threads.wait_strategies import (
     ParkWait,

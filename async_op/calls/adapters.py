@@ -8,14 +8,14 @@ from contextvars import copy_context
 from typing import Any, Protocol
 
 from async_op.calls.thread_access import HandedOverContext
-from async_op.context import InvocationContext, Invoke
-from async_op.functions import (
+from async_op.functions.base import (
     AsyncFunction,
     BlockingFunction,
     CallbackFunction,
     Function,
     ResultFuture,
 )
+from async_op.functions.context import InvocationContext, Invoke
 from async_op.outputs import checked
 from async_op.threads.blocking_work import beside
 from async_op.threads.loop_mailbox import LoopMailbox

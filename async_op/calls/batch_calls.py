@@ -12,9 +12,9 @@ from typing import Any, overload
 from async_op.calls.completion import Completion
 from async_op.calls.isolation import CallContexts, values_of_their_own
 from async_op.cancellation import cancel_all
-from async_op.context import InvocationContext, Scope
 from async_op.errors import IncompleteBatch
-from async_op.functions import AsyncBatchFunction
+from async_op.functions.base import AsyncBatchFunction
+from async_op.functions.context import InvocationContext, Scope
 from async_op.in_flight.entries import Block, Entry
 from async_op.in_flight.queues import ElementQueue
 from async_op.outputs import are_plain, are_single, checked, one_for_each

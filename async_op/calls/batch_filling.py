@@ -10,9 +10,9 @@ from async_op.calls.batch_calls import BatchCalls, remove_member, replace_member
 from async_op.calls.completion import Completion
 from async_op.calls.value_checks import Vet
 from async_op.clock import TimerHandle
-from async_op.context import Scope
 from async_op.elements import Element, ElementId
-from async_op.functions import AsyncBatchFunction
+from async_op.functions.base import AsyncBatchFunction
+from async_op.functions.context import Scope
 from async_op.in_flight.entries import Block, Entry, new_entry
 from async_op.in_flight.in_flight import InFlight
 from async_op.timers.deadlines import Deadlines

@@ -6,8 +6,7 @@ import copy
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from async_op.context import InvocationContext
-from async_op.functions import (
+from async_op.functions.base import (
     AsyncBatchFunction,
     AsyncFunction,
     BlockingFunction,
@@ -15,6 +14,7 @@ from async_op.functions import (
     Function,
     ResultFuture,
 )
+from async_op.functions.context import InvocationContext
 from async_op.outputs import PLAIN, UNAWAITED
 from async_op.outputs import checked as checked_results
 from keygroups.state.detached import IMMUTABLE

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from async_op.calls.known_outputs import KnownOutputs
-from async_op.context import InvocationContext
 from async_op.dead_letters import DeadLetter, InPlace, OnError
 from async_op.errors import failure_of, is_failure
+from async_op.functions.context import InvocationContext
 from async_op.in_flight.entries import Block, Entry, begin_anew
 from async_op.in_flight.key_order import KeyGate
 from async_op.in_flight.keys import KeyAssignment

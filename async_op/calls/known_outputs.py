@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from async_op.calls.isolation import CallContexts
-from async_op.context import InvocationContext, Scope
-from async_op.functions import Function
+from async_op.functions.base import Function
+from async_op.functions.context import InvocationContext, Scope
 from async_op.in_flight.entries import Entry, is_timer
 from async_op.outputs import checked
 from keygroups.state import commit

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from async_op.context import InvocationContext
+from async_op.functions.context import InvocationContext
 from async_op.threads.loop_mailbox import LoopMailbox
 from async_op.timers.key_timers import KeyTimers
 from keygroups.arguments import Duration

@@ -17,7 +17,7 @@ from async_op.calls.checked_outputs import OutputChecks
 from async_op.calls.completion import Completion
 from async_op.calls.isolation import UNCHANGING, CallContexts, are_different
 from async_op.cancellation import cancel_all
-from async_op.context import InvocationContext, Invoke, Scope
+from async_op.functions.context import InvocationContext, Invoke, Scope
 from async_op.in_flight.entries import Entry
 from async_op.statistics import LatencyHistogram
 from async_op.threads.watchdog import Turn

@@ -15,7 +15,7 @@ from async_op.calls.value_checks import StorableOutputs, Unstorable
 from async_op.clock import LoopClock
 from async_op.dead_letters import DeadLetter
 from async_op.elements import Element
-from async_op.functions import AsyncBatchFunction, AsyncFunction
+from async_op.functions.base import AsyncBatchFunction, AsyncFunction
 from async_op.idempotency_keys import Identity
 from async_op.job.channels import Inlet, Outlet
 from async_op.job.committing import Contribution, Part

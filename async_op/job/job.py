@@ -20,6 +20,7 @@ from async_op.connectors.source import Source
 from async_op.durations import check_delay, check_positive_delay
 from async_op.epochs.adoption import check_declared, check_fixed, check_kind, check_steps, warn_of_repartition
 from async_op.epochs.position import JobPosition
+from async_op.functions.plain import AnyFunction
 from async_op.job.adapters import sink_of, source_of
 from async_op.job.cancellation import EndingSignals, to_the_end
 from async_op.job.chain import Plan
@@ -32,7 +33,6 @@ from async_op.job.progress import JobProgress, shown
 from async_op.job.run import Run, Setting, Stop
 from async_op.job.step import SOURCE, Step, steps_of
 from async_op.key_columns import columns_of, key_getter
-from async_op.plain_functions import AnyFunction
 from async_op.restarts import RestartPolicy, Restarts
 from async_op.retention import Retention
 from async_op.serving.http import serving_job

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from async_op.elements import ElementId, Record, Watermark, output_id
 from async_op.errors import AsyncTimeoutError, ElementFailed
+from async_op.functions.plain import name_of
 from async_op.in_flight.in_flight import NamedOutput, ValueOutput
 from async_op.job.channels import FINAL, Inlet, Outlet
 from async_op.job.outputs import Collector
@@ -17,7 +18,6 @@ from async_op.lifecycle import Lifecycle
 from async_op.operator.counters import Counted
 from async_op.operator.place import Place
 from async_op.options import OperatorOptions
-from async_op.plain_functions import name_of
 from async_op.statistics import ResilienceStatistics
 from async_op.subtask.operator import ResidentOperator, Waiting
 from async_op.subtask.subtask import Subtask

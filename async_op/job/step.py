@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from async_op.dead_letters import DeadLetter, OnError
+from async_op.functions.plain import AnyFunction, as_function, name_of
 from async_op.key_columns import KeyBy, key_getter
 from async_op.options import Mode, OperatorOptions, SharedOptions, StateBackend
-from async_op.plain_functions import AnyFunction, as_function, name_of
 from keygroups.arguments import check_instance
 from keygroups.errors import ConfigError
 from keygroups.names import STEP_NAME

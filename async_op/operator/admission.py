@@ -10,8 +10,8 @@ from typing import Any
 from async_op.calls.completion import Completion
 from async_op.calls.dispatch import Dispatch
 from async_op.calls.value_checks import Vet
-from async_op.context import Scope
 from async_op.elements import Element, ElementId
+from async_op.functions.context import Scope
 from async_op.in_flight.entries import Entry, add_entries, new_entry
 from async_op.in_flight.in_flight import InFlight
 from async_op.in_flight.keys import KeyAssignment

@@ -21,9 +21,11 @@ from async_op.calls.state_loading import Loading
 from async_op.calls.value_checks import Vet
 from async_op.calls.workers import Workers
 from async_op.clock import Clock, LoopClock
-from async_op.context import Scope
 from async_op.elements import Record, Watermark
-from async_op.functions import AsyncBatchFunction, Function
+from async_op.functions.base import AsyncBatchFunction, Function
+from async_op.functions.context import Scope
+from async_op.functions.plain import name_of
+from async_op.functions.runtime import Runtime
 from async_op.idempotency_keys import Identity
 from async_op.in_flight.entries import WatermarkEntry
 from async_op.in_flight.in_flight import InFlight
@@ -38,10 +40,8 @@ from async_op.operator.owned_state import OwnedState
 from async_op.operator.place import Place
 from async_op.operator.recovery import Recovery
 from async_op.options import OperatorOptions
-from async_op.plain_functions import name_of
 from async_op.resilience import Limits, SharedLimits
 from async_op.resilience.lending import Allowance
-from async_op.runtime import Runtime
 from async_op.statistics import LatencyHistogram, ObservedLatency, Times
 from async_op.threads.loop_mailbox import LoopMailbox
 from async_op.timers.backoff import Backoff

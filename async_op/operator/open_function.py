@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from async_op.calls.isolation import CallContexts
 from async_op.cancellation import closed_in_time
 from async_op.errors import as_exception
-from async_op.functions import Function
-from async_op.plain_functions import name_of
-from async_op.shared_resources import Leases
+from async_op.functions.base import Function
+from async_op.functions.plain import name_of
+from async_op.functions.shared_resources import Leases
 from keygroups.context_managers import contextmanager
 from keygroups.safe_text import add_note
 

@@ -13,6 +13,7 @@ from async_op.clock import Clock
 from async_op.dead_letters import DeadLetter, OnError
 from async_op.elements import Element, Record, Watermark, check_place, check_timestamp
 from async_op.errors import OperatorClosed
+from async_op.functions.plain import AnyFunction, name_of
 from async_op.idempotency_keys import Identity
 from async_op.in_flight.waiters import Waiters
 from async_op.key_columns import KeyBy, key_getter
@@ -26,7 +27,6 @@ from async_op.operator.operator_states import take_given_items
 from async_op.operator.owned_state import OwnedState
 from async_op.operator.place import Place
 from async_op.options import CallOptions, Mode, OperatorOptions, StateBackend, shows_call_options
-from async_op.plain_functions import AnyFunction, name_of
 from async_op.statistics import OperatorStatistics
 from async_op.threads.own_thread import on_own_thread
 from keygroups.arguments import Duration, check_callable, seconds_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from async_op.errors import ItemsNotGiven
-from async_op.functions import Function
+from async_op.functions.base import Function
 from async_op.threads.own_thread import on_own_thread
 from keygroups.descriptors import OperatorListState, OperatorMapState, OperatorStateDescriptor
 from keygroups.safe_text import described

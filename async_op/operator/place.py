@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from async_op.calls.value_checks import Vet
+from async_op.functions.runtime import Runtime
 from async_op.idempotency_keys import Identity
 from async_op.resilience import SharedLimits
 from async_op.resilience.lending import Allowance
-from async_op.runtime import Runtime
 from keygroups.arguments import check_integer
 from keygroups.errors import ConfigError
 from keygroups.ranges import check_parallelism, default_max_parallelism, range_of

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from async_op.clock import Clock
-from async_op.context import Invoke
 from async_op.errors import CircuitOpen
-from async_op.functions import AsyncBatchFunction, Function
+from async_op.functions.base import AsyncBatchFunction, Function
+from async_op.functions.context import Invoke
+from async_op.functions.runtime import Runtime
 from async_op.resilience.budget import Account, Budget, BudgetShare
 from async_op.resilience.cache import Cache, OutputCache
 from async_op.resilience.circuit_breaker import Breaker, CircuitBreaker, Permit
@@ -22,7 +23,6 @@ from async_op.resilience.rate_limit import RateLimit, RateLimiter
 from async_op.resilience.single_flight import Flights, SingleFlight
 from async_op.resilience.waiting_line import WHOLE, Guest, Share
 from async_op.retry import RetryOn, check_errors, is_meant, seconds_asked
-from async_op.runtime import Runtime
 from async_op.statistics import LatencyHistogram, ResilienceStatistics
 from keygroups.errors import ConfigError
 from keygroups.representation import fields_repr

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from async_op.context import InvocationContext, Invoke
+from async_op.functions.context import InvocationContext, Invoke
 from async_op.outputs import checked, own_outputs
 from keygroups.arguments import check_callable
 from keygroups.state import identity_of

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from async_op.epochs.adoption import check_declared, check_kind
 from async_op.epochs.position import SourcePosition
-from async_op.plain_functions import name_of
+from async_op.functions.plain import name_of
 from async_op.spark.epoch.fleet import is_encrypted, unsuitable_settings
 from async_op.spark.epoch.history import check_keys
 from async_op.spark.errors import ModuleNotOnWorkers, UnpicklableFunction, UnsuitableWorkerPython

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from async_op.functions import AsyncBatchFunction, BlockingFunction
+from async_op.functions.base import AsyncBatchFunction, BlockingFunction
 from async_op.options import OperatorOptions
 from async_op.retry import ExponentialBackoffRetry, RetryPolicy
 from async_op.spark.autoscale import AutoscalePolicy

@@ -14,15 +14,15 @@ from pyspark.sql.types import StructType
 from async_op.arrow_stream import readable_rows_of, slices_of
 from async_op.calls.checked_outputs import with_checked_outputs
 from async_op.calls.value_checks import Unreadable
-from async_op.context import InvocationContext
 from async_op.dead_letters import InPlace, OnError
 from async_op.elements import Element, Record, Watermark
-from async_op.functions import AsyncBatchFunction, AsyncFunction, Function
+from async_op.functions.base import AsyncBatchFunction, AsyncFunction, Function
+from async_op.functions.context import InvocationContext
+from async_op.functions.plain import AnyFunction, as_function
+from async_op.functions.runtime import Runtime
 from async_op.operator.operator import AsyncWaitOperator
 from async_op.operator.place import Place
 from async_op.options import CallOptions, Mode, OperatorOptions
-from async_op.plain_functions import AnyFunction, as_function
-from async_op.runtime import Runtime
 from async_op.spark.rows.arrow_outputs import OutputWriter
 from async_op.spark.rows.dead_letter_column import DeadLetters, batches_in_place, rows_in_place, schema_with_letters
 from async_op.spark.rows.keys import key_columns, key_getter, names_of

@@ -25,10 +25,10 @@ from async_op.clock import Clock
 from async_op.connectors.sink import Sink
 from async_op.connectors.source import Source
 from async_op.dead_letters import DeadLetter, OnError
-from async_op.functions import Function
+from async_op.functions.base import Function
+from async_op.functions.plain import AnyFunction
 from async_op.key_columns import KeyBy, key_getter
 from async_op.options import CallOptions, Mode, OperatorOptions, StateBackend, shows_call_options
-from async_op.plain_functions import AnyFunction
 from async_op.stream.local_stream import LocalStream, Stream
 from async_op.stream.timestamps import TimestampsBy, timestamps_of
 from async_op.threads.wait_strategies import WaitStrategiesOption

@@ -9,6 +9,7 @@ from itertools import count
 
 from async_op.elements import Element, Watermark
 from async_op.errors import OpenFailed, OperatorClosed
+from async_op.functions.plain import name_of
 from async_op.in_flight.capture import capture_entry, capture_watermark
 from async_op.in_flight.entries import WatermarkEntry, new_entry
 from async_op.in_flight.keys import KeyAssignment
@@ -16,7 +17,6 @@ from async_op.operator.assembly import Parts
 from async_op.operator.counters import Counted, counted_by
 from async_op.operator.operator import AsyncWaitOperator
 from async_op.options import OperatorOptions
-from async_op.plain_functions import name_of
 from async_op.resilience.lending import Allowance, Holdings
 from keygroups.errors import KeyGroupsError
 from keygroups.safe_text import described, user_line

@@ -14,12 +14,12 @@ from typing import Any, Self, TypeVar
 from async_op.clock import LoopClock
 from async_op.dead_letters import DeadLetter
 from async_op.elements import Record, Watermark
+from async_op.functions.plain import AnyFunction, name_of
 from async_op.idempotency_keys import Identity
 from async_op.job.routing import Route
 from async_op.job.step import Step
 from async_op.operator.operator import AsyncWaitOperator
 from async_op.operator.place import Place
-from async_op.plain_functions import AnyFunction, name_of
 from async_op.resilience import SharedLimits
 from async_op.testing.errors import HarnessNotEntered, InsideEventLoop, Stalled
 from async_op.testing.virtual_loop import START_MILLISECONDS, VirtualLoop

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any
 from unittest import mock
 
-import async_op.functions
+import async_op.functions.base
 import keygroups.state.disk.store
 import keygroups.state.disk.table
 import keygroups.state.handles
@@ -33,7 +33,7 @@ from async_op.testing import VirtualLoop
 from async_op.testing.virtual_loop import AtOnce
 from async_op.threads import loop_mailbox, mailbox
 
-LOCKED = (async_op.functions, mailbox, keygroups.state.disk.table, keygroups.state.disk.store)
+LOCKED = (async_op.functions.base, mailbox, keygroups.state.disk.table, keygroups.state.disk.store)
 """Modules whose locks must not be held by a thread that has lost its turn while another one waits for them."""
 
 _SWITCHING = (*LOCKED, adapters, thread_access, loop_mailbox)

@@ -27,7 +27,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from async_op import AsyncFunction
-from async_op.runtime import Runtime
+from async_op.functions.runtime import Runtime
 from async_op.spark import AsyncPipeline, EpochFailed, Retention, UnrelatedHistories
 from keygroups import ConfigError, DiskStateBackend, OperatorListState, ValueState
 from keygroups.codec import unpack

@@ -13,7 +13,7 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 from async_op import AsyncDataStream, AsyncFunction
-from async_op.runtime import Runtime
+from async_op.functions.runtime import Runtime
 from keygroups import ConfigError, OperatorListState, OperatorMapState
 from keygroups.codec import unpack
 from tests.hosting.kit import wait_until

@@ -15,7 +15,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from async_op import AsyncBatchFunction, AsyncDataStream, AsyncFunction
-from async_op.functions import Function
+from async_op.functions.base import Function
 from async_op.spark import split_dead_letters
 from tests.quick import first_is_quick
 

@@ -10,9 +10,9 @@ from typing import Any
 from pyspark import Accumulator, Broadcast, cloudpickle
 from pyspark.cloudpickle import cloudpickle as internals
 
-from async_op.functions import Function
+from async_op.functions.base import Function
+from async_op.functions.plain import name_of
 from async_op.options import OperatorOptions
-from async_op.plain_functions import name_of
 from async_op.spark.errors import UnpicklableFunction
 from async_op.threads.wait_strategies import WaitStrategies
 from keygroups.errors import ConfigError

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from async_op import AsyncFunction, ItemsNotGiven, Job, Step
-from async_op.runtime import Runtime
+from async_op.functions.runtime import Runtime
 from keygroups import OperatorListState
 from snapshots import SnapshotStore
 from tests.async_op.job.kit import Epochs, Log, new_job, running

@@ -17,8 +17,8 @@ from async_op import (
     ItemsNotGiven,
     function,
 )
-from async_op.functions import ResultFuture
-from async_op.runtime import Runtime
+from async_op.functions.base import ResultFuture
+from async_op.functions.runtime import Runtime
 from keygroups import ConfigError, OperatorListState, OperatorMapState, ValueState
 from keygroups.state import OperatorMapIsFinal, OperatorStateOfAnotherThread
 from snapshots import IncompatibleSnapshot, Snapshot, SubtaskSnapshot, UnequalCopies

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from async_op import AsyncFunction, InvocationContext
 from async_op.elements import Element
+from async_op.functions.runtime import Runtime
 from async_op.hosting.fed_subtask import CutPart
-from async_op.runtime import Runtime
 from async_op.subtask.operator import ResidentOperator
 from async_op.testing import VirtualLoop
 from keygroups.descriptors import StateDescriptor

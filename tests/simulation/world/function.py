@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from async_op import InvocationContext
-from async_op.runtime import Runtime
+from async_op.functions.runtime import Runtime
 from keygroups import OperatorListState, OperatorMapState, ValueState
 from tests.simulation.histories import BatchHistorian, Event, Historian
 from tests.simulation.wild import name_of

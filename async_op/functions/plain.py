@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from types import GeneratorType
 from typing import Any, Concatenate, Generic, Literal, TypeAlias, TypeVar, get_args, overload
 
-from async_op.context import InvocationContext
 from async_op.durations import check_delay
-from async_op.functions import AsyncBatchFunction, AsyncFunction, BlockingFunction, CallbackFunction, Function
+from async_op.functions.base import AsyncBatchFunction, AsyncFunction, BlockingFunction, CallbackFunction, Function
+from async_op.functions.context import InvocationContext
 from keygroups.arguments import check_choice, check_integer, is_asynchronous, run_by
 from keygroups.descriptors import OperatorStateDescriptor, StateDescriptor
 from keygroups.errors import ConfigError

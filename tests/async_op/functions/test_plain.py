@@ -22,7 +22,7 @@ from async_op import (
     SingleFlight,
     function,
 )
-from async_op.plain_functions import as_function, name_of
+from async_op.functions.plain import as_function, name_of
 from keygroups import ConfigError, ListState, ValueState
 from tests.async_op.kit import BOTH, Instant, opened
 

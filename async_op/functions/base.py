@@ -7,9 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic
 
-from async_op.context import InvocationContext
 from async_op.errors import AsyncTimeoutError, TimersUnavailable
-from async_op.runtime import Runtime
+from async_op.functions.context import InvocationContext
+from async_op.functions.runtime import Runtime
 from keygroups.arguments import Duration
 from keygroups.descriptors import OperatorListState, OperatorStateDescriptor, StateDescriptor
 from keygroups.errors import ConfigError
