@@ -16,7 +16,7 @@ import multiprocessing
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
@@ -95,53 +95,62 @@ class Priced(AsyncFunction):
         return [await price_of(self.session, self.url, value)]
 
 
-async def through_pool(url: str, calls: int) -> int:
+def through_pool(url: str, calls: int) -> int:
     """Make the calls in a pool written by hand; returns the number of answers."""
     items = iter(range(calls))
 
     async def work(session: ClientSession) -> list[Any]:
         return [await price_of(session, url, item) for item in items]
 
-    async with new_session() as session:
-        return sum(map(len, await asyncio.gather(*(work(session) for _ in range(IN_FLIGHT)))))
-
-
-async def through_stream(url: str, calls: int) -> int:
-    """Make the calls through a stream."""
-    count = 0
-    async for _ in AsyncDataStream.unordered_wait(range(calls), Priced(url), capacity=IN_FLIGHT):
-        count += 1
-    return count
-
-
-async def through_job(url: str, calls: int) -> int:
-    """Make the calls through a job with snapshots."""
-    answers: list[Any] = []
-    with tempfile.TemporaryDirectory() as folder:
-        step = Step(Priced(url), "price", capacity=IN_FLIGHT)
-        sink: Callable[[list[Any], int], None] = lambda outputs, _: answers.extend(outputs)  # noqa: E731
-        await Job(range(calls), step, sink, snapshots=folder, job_id="benchmark").run()
-    return len(answers)
-
-
-def microseconds(way: Callable[[str, int], Awaitable[int]], url: str, calls: int) -> float:
-    """Return the processor time of a call."""
-    gc.collect()  # or this way pays for the garbage of the one before
-
-    async def run() -> float:
-        started = time.process_time()
-        assert await way(url, calls) == calls, "each call has an answer"
-        return (time.process_time() - started) / calls * 1e6
+    async def run() -> int:
+        async with new_session() as session:
+            return sum(map(len, await asyncio.gather(*(work(session) for _ in range(IN_FLIGHT)))))
 
     return asyncio.run(run())
 
 
-WAYS: dict[str, Callable[[str, int], Awaitable[int]]] = {
+def through_stream(url: str, calls: int) -> int:
+    """Make the calls through a stream."""
+
+    async def run() -> int:
+        count = 0
+        async for _ in AsyncDataStream.unordered_wait(range(calls), Priced(url), capacity=IN_FLIGHT):
+            count += 1
+        return count
+
+    return asyncio.run(run())
+
+
+def through_job(url: str, calls: int, run: Callable[[Job], None] = Job.run_sync) -> int:
+    """Make the calls through a job with snapshots, as a program does."""
+    answers: list[Any] = []
+    with tempfile.TemporaryDirectory() as folder:
+        step = Step(Priced(url), "price", capacity=IN_FLIGHT)
+        sink: Callable[[list[Any], int], None] = lambda outputs, _: answers.extend(outputs)  # noqa: E731
+        run(Job(range(calls), step, sink, snapshots=folder, job_id="benchmark"))
+    return len(answers)
+
+
+def through_job_in_a_loop(url: str, calls: int) -> int:
+    """Make the calls through a job in an event loop that others may use, too."""
+    return through_job(url, calls, lambda job: asyncio.run(job.run()))
+
+
+def microseconds(way: Callable[[str, int], int], url: str, calls: int) -> float:
+    """Return the processor time of a call."""
+    gc.collect()  # or this way pays for the garbage of the one before
+    started = time.process_time()
+    assert way(url, calls) == calls, "each call has an answer"
+    return (time.process_time() - started) / calls * 1e6
+
+
+WAYS: dict[str, Callable[[str, int], int]] = {
     "pool": through_pool,
     "stream": through_stream,
     "job": through_job,
+    "job in a loop of others": through_job_in_a_loop,
 }
-WANTED = {"job": 1.10}
+WANTED = {"job": 1.10, "job in a loop of others": 1.10}
 
 
 def measure(repeats: int, calls: int) -> list[dict[str, Any]]:
@@ -169,7 +178,7 @@ def main() -> None:
         json.dump({"in_flight": IN_FLIGHT, "results": rows}, sys.stdout, indent=2)
         return
     for row in rows:
-        print("{way:8} {microseconds:8.1f} µs a call, {ratio:5.3f} of the pool".format(**row))
+        print("{way:24} {microseconds:8.1f} µs a call, {ratio:5.3f} of the pool".format(**row))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ import sys
 
 from async_op.job.job import Job
 from async_op.restarts import RestartPolicy
-from async_op.threads.loop_thread import rare_collections
 from keygroups.errors import ConfigError
 from keygroups.safe_text import described
 
@@ -40,8 +39,7 @@ def run_job(target: str, *, serve: str | None, max_restarts: int | None, process
         job.restart = RestartPolicy(max_restarts) if max_restarts else None
     if processes is not None:
         job.spread("auto" if processes == "auto" else _number(processes))
-    with rare_collections():
-        job.run_sync(serve=serve)
+    job.run_sync(serve=serve)
 
 
 def _number(text: str) -> int:

@@ -24,3 +24,13 @@ def test_collections_become_rare_and_as_they_were(before: int, inside: int) -> N
         assert gc.get_threshold() == (inside, 7, 5)
         raise ValueError("no")
     assert gc.get_threshold() == (before, 7, 5)
+
+
+def test_of_two_that_overlap_the_first_sets_it_back_and_the_second_leaves_it() -> None:
+    gc.set_threshold(700, 7, 5)
+    first, second = rare_collections(), rare_collections()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    second.__exit__(None, None, None)
+    assert gc.get_threshold() == (700, 7, 5)
