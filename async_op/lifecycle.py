@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from enum import Enum, auto
+from types import TracebackType
 from typing import Protocol
 
 from async_op.errors import OperatorClosed, WrongEventLoop, as_exception
@@ -49,13 +50,25 @@ class Lifecycle:
         The error that failed the operator.
     """
 
-    __slots__ = ("_is_interrupted", "_opened", "_opener", "_parts", "_watch", "failure", "loop", "open_on", "state")
+    __slots__ = (
+        "_is_interrupted",
+        "_opened",
+        "_opener",
+        "_parts",
+        "_raised_in",
+        "_watch",
+        "failure",
+        "loop",
+        "open_on",
+        "state",
+    )
 
     def __init__(self) -> None:
         self.state = State.NEW
         self.loop: asyncio.AbstractEventLoop | None = None
         self.open_on: asyncio.AbstractEventLoop | None = None
         self.failure: Exception | None = None
+        self._raised_in: TracebackType | None = None
         self._opener: asyncio.Task[object] | None = None
         self._opened: asyncio.Future[None] | None = None
         self._is_interrupted = False
@@ -87,7 +100,8 @@ class Lifecycle:
         self.check_loop()
         obstacle = self.obstacle
         if obstacle is not None:
-            raise obstacle
+            # The same failure for each caller: the frames of those before it are none of its business.
+            raise obstacle.with_traceback(self._raised_in)
 
     def check_loop(self) -> None:
         """Raise if the operator was opened on an event loop other than the one that runs in this thread."""
@@ -152,11 +166,12 @@ class Lifecycle:
         """End the operator with an error, unless it has already failed or been closed."""
         if self.state not in {State.FAILED, State.CLOSED}:
             self.state, self.open_on, self.failure = State.FAILED, None, as_exception(error)
+            self._raised_in = self.failure.__traceback__
             self._stop()
 
     def close(self) -> None:
         """End the operator, whatever its state."""
-        self.state, self.open_on = State.CLOSED, None
+        self.state, self.open_on, self._raised_in = State.CLOSED, None, None
         if self._watch is not None:
             self._watch.end()
         self._stop()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, fields
-from typing import Any, Literal, Self, TypeAlias, TypedDict, TypeVar, get_args
+from functools import wraps
+from typing import Any, Literal, Self, TypeAlias, TypedDict, TypeVar, cast, get_args
 
 from async_op.dead_letters import DeadLetter, OnError
 from async_op.durations import check_timeout
@@ -74,15 +75,26 @@ class SharedOptions:
 
 
 def shows_call_options(call: _Call) -> _Call:
-    """Let `help` and editors that look at run time show the options of `SharedOptions` in place of `**options`."""
+    """Let `help`, editors and errors see the options of `SharedOptions` in place of `**options`, and no others.
+
+    What a call passes its options on to has more of them, which mean nothing at this entry point, and another name.
+    """
     signature = inspect.signature(call)
     own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
     shared = [
         inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
         for field in fields(SharedOptions)
     ]
-    call.__signature__ = signature.replace(parameters=[*own, *shared])  # type: ignore[attr-defined]
-    return call
+    names = frozenset(one.name for one in (*own, *shared))
+
+    @wraps(call)
+    def checked(*arguments: Any, **options: Any) -> Any:
+        for name in options.keys() - names:
+            raise TypeError(f"{call.__qualname__}() got an unexpected keyword argument {name!r}")
+        return call(*arguments, **options)
+
+    checked.__signature__ = signature.replace(parameters=[*own, *shared])  # type: ignore[attr-defined]
+    return cast("_Call", checked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ from async_op import (
     Record,
     Resilience,
     ResilienceStatistics,
+    Step,
 )
 from async_op.connectors import FileSink, FileSource
 from async_op.spark import AsyncPipeline, ConnectQuery, EpochProgress, Explanation, Finding, PipelineQuery
@@ -223,3 +224,7 @@ def test_whatever_a_table_shows_is_escaped(value: Any) -> None:
 def test_any_value_is_shown_on_one_short_line(value: object) -> None:
     assert "\n" not in short(value)
     assert len(short(value)) <= LENGTH_MAX
+
+
+def test_a_step_begins_with_its_function_and_its_name() -> None:
+    assert repr(Step(len, "lengths", timeout=2.0)).startswith("Step(function=len, name='lengths', ")

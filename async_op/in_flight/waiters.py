@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import TracebackType
 from typing import TypeAlias
 
 from async_op.clock import Clock
@@ -27,10 +28,11 @@ class Waiters:
         The same for those that called `wait_patiently`.
     """
 
-    __slots__ = ("_reason", "patient", "waiting")
+    __slots__ = ("_raised_in", "_reason", "patient", "waiting")
 
     def __init__(self) -> None:
         self._reason: BaseException | None = None
+        self._raised_in: TracebackType | None = None
         self.waiting: list[_Waiter] = []
         self.patient: list[_Waiter] = []
 
@@ -46,7 +48,8 @@ class Waiters:
         while self._reason is None and not condition():
             await _next_wake(waiting, condition)
         if self._reason is not None:
-            raise self._reason
+            # Each waiter gets the same error: the frames of those before it are none of its business.
+            raise self._reason.with_traceback(self._raised_in)
 
     async def next_wake(self) -> None:
         """Return after the next `wake`, whether or not waiting has become pointless."""
@@ -83,7 +86,8 @@ class Waiters:
 
     def end(self, reason: BaseException) -> None:
         """Raise an error, the first one only, in each coroutine that waits now or later: waiting is pointless."""
-        self._reason = self._reason or reason
+        if self._reason is None:
+            self._reason, self._raised_in = reason, reason.__traceback__
         for waiting in (self.waiting, self.patient):
             for waiter, _ in waiting:
                 if not waiter.done():

@@ -197,7 +197,11 @@ class Run:
             except Exception:  # noqa: BLE001 - told in the log: it must not hide what has ended the run
                 _log.exception("job %s did not close well after its failure", self._setting.job_id)
             raise
-        await to_the_end(asyncio.ensure_future(self._close()))
+        try:
+            await to_the_end(asyncio.ensure_future(self._close()))
+        except BaseException:
+            self._state = "failed"
+            raise
         self._state = "ended"
 
     async def _live(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from async_op.options import Mode, OperatorOptions, SharedOptions, StateBackend
 from keygroups.arguments import check_instance
 from keygroups.errors import ConfigError
 from keygroups.names import STEP_NAME
+from keygroups.representation import representation
 from keygroups.values import is_exact
 
 SOURCE = "source"
@@ -78,6 +79,11 @@ class Step(SharedOptions):
             if not is_exact(self.value_type):
                 raise ConfigError("value_type", str(self.value_type), "no file returns its values as they were")
         self.options("xxhash64", lambda _: None)
+
+    def __repr__(self) -> str:
+        # The fields of the base class come first by themselves, before the function.
+        first = {"function": self.function, "name": self.name}
+        return representation(self, first | {field.name: getattr(self, field.name) for field in fields(self)})
 
     def options(self, hash_: str, dead_letters: Callable[[DeadLetter], object]) -> OperatorOptions:
         """Return the options of this step's operators; `dead_letters` gets its dead letters, if it has any."""

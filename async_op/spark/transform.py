@@ -144,7 +144,7 @@ class BatchElements:
     @property
     def capacity(self) -> int:
         """The number of batches that may be in flight."""
-        return max(1, self.rows // self.batch_function.max_batch_size) if self.rows > 0 else self.rows
+        return max(1, self.rows // self.batch_function.max_batch_size)
 
     def elements_in(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Iterable[Element]]:
         """Return the elements, in portions that are fed together."""

@@ -77,6 +77,7 @@ class DataFrameOptions(CallOptions, total=False):
     key_by: str | list[str] | None
     on_error: OnError
     dead_letters: Literal["column"] | None
+    wait_strategies: WaitStrategiesOption | None
 
 
 @shows_call_options

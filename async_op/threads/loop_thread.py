@@ -99,8 +99,8 @@ def rare_collections() -> Iterator[None]:
 
     By itself it looks after 700 objects, again and again at all rows and calls in flight, which are freed without its
     help once they are done: a third of the processor's time of a call. It is a setting of the process, so this is for
-    processes that do nothing but run an operator. Of two such contexts on two threads, the one that has set it sets it
-    back.
+    what runs nothing but operators meanwhile: hosts, children, tasks of Spark and `Job.run_sync`. Of two such contexts
+    on two threads, the one that has set it sets it back.
     """
     before = gc.get_threshold()
     if not 0 < before[0] < GARBAGE_MIN:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -51,3 +52,23 @@ async def test_once_waiting_is_pointless_each_waiter_gets_the_first_reason() -> 
             with pytest.raises(ValueError, match="first"):
                 await waiting
     assert waiters.waiting == waiters.patient == []
+
+
+async def test_an_error_that_many_waiters_get_has_the_frames_of_one_and_of_where_it_was_first_raised() -> None:
+    def went_wrong() -> None:
+        raise ValueError("wrong")
+
+    waiters, lengths = Waiters(), set[int]()
+    tasks = [asyncio.create_task(waiters.wait_until(lambda: False)) for _ in range(9)]
+    await asyncio.sleep(0)
+    try:
+        went_wrong()
+    except ValueError as error:
+        waiters.end(error)
+    for task in tasks:
+        with pytest.raises(ValueError, match="wrong") as raised:
+            await task
+        frames = traceback.extract_tb(raised.value.__traceback__)
+        lengths.add(len(frames))
+        assert frames[-1].name == "went_wrong"
+    assert len(lengths) == 1

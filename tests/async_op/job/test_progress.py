@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from async_op import BlockingFunction, InvocationContext, Step
+from async_op import AsyncFunction, BlockingFunction, InvocationContext, Step
 from tests.async_op.job.kit import Epochs, Gated, Log, new_job, running, same
 from tests.async_op.job.test_run import in_virtual_time, passed
 from tests.async_op.kit import eventually
@@ -73,3 +73,17 @@ async def test_the_results_of_threads_are_counted_as_mails_of_the_event_loop() -
     assert 1 <= mails <= 20
     assert waited >= 0
     assert of_coroutines == (0, 0.0)
+
+
+async def test_a_job_whose_function_cannot_be_closed_has_failed() -> None:
+    class Unclosable(AsyncFunction[int, int]):
+        async def async_invoke(self, value: int, ctx: InvocationContext) -> list[int]:
+            return [value]
+
+        async def close(self) -> None:
+            raise RuntimeError("unclosable")
+
+    job = new_job([1], Unclosable(), Epochs())
+    with pytest.raises(RuntimeError, match="unclosable"):
+        await job.run()
+    assert job.progress().state == "failed"

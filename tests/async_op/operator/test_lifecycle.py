@@ -11,6 +11,7 @@ import pytest
 from async_op import (
     AsyncDataStream,
     AsyncFunction,
+    AsyncWaitOperator,
     ElementFailed,
     FixedDelayRetry,
     InvocationContext,
@@ -353,6 +354,23 @@ async def test_no_call_begins_after_a_failure() -> None:
         await service.answer(1)
 
         assert service.called == [0, 1]
+
+
+async def test_the_failure_of_an_operator_has_the_frames_of_one_caller_however_often_it_is_raised() -> None:
+    def output(_: Any) -> None:
+        raise ValueError("no room")
+
+    lengths = set()
+    async with AsyncWaitOperator(Instant(), output) as operator:
+        await operator.process(1)
+        await settle()
+        for _ in range(9):
+            with pytest.raises(ValueError, match="no room") as raised:
+                await operator.process(2)
+            frames = traceback.extract_tb(raised.value.__traceback__)
+            lengths.add(len(frames))
+            assert frames[-1].name == "output"
+    assert len(lengths) == 1
 
 
 async def test_who_waits_for_a_place_may_be_cancelled_and_come_again() -> None:
