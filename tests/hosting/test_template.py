@@ -176,6 +176,38 @@ def test_signals_to_the_whole_group_end_no_template_for_it_notes_how_its_hosts_e
     assert how_ended(address) == " by SIGKILL"
 
 
+@pytest.mark.parametrize(
+    "hindrance",
+    [
+        "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()",
+        "import os\ndef fork():\n    raise BlockingIOError('too many processes')\nos.fork = fork",
+    ],
+    ids=["thread", "error"],
+)
+def test_a_template_that_cannot_fork_lives_and_the_host_is_a_fresh_interpreter(
+    owner: Owner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hindrance: str
+) -> None:
+    (tmp_path / "hindering.py").write_text(hindrance)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    address = driven(launch(owner.instructions(0), ("hindering",)))
+
+    assert Path(f"/proc/{process_of(address)}/cmdline").read_bytes()[-25:] == b"async_op.hosting.process\0"
+    with template.socket.socket(template.socket.AF_UNIX) as asked:  # the template is still there
+        asked.connect(str(template.place_of(template._name_of(owner.watched, ["hindering"]), "", 0).socket))
+    os.kill(process_of(address), signal.SIGTERM)
+
+
+def test_a_template_notes_how_its_hosts_end_if_its_starter_has_blocked_the_signal_for_that(owner: Owner) -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    try:
+        address = driven(launch(owner.instructions(0)))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    os.kill(process_of(address), signal.SIGKILL)
+
+    assert how_ended(address) == " by SIGKILL"
+
+
 def test_hosts_that_start_at_once_share_a_template(owner: Owner) -> None:
     hosts: list[int] = []
     starts = [threading.Thread(target=lambda number=number: hosts.append(owner.start(number))) for number in range(6)]

@@ -214,7 +214,7 @@ def _pid_from(connected: socket.socket, order: Order, descriptors: Sequence[int]
 
 def environment() -> dict[str, str]:
     """Return this process's environment, in which another Python finds the same modules."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path and isinstance(path, str))}
 
 
 def say(answer: BinaryIO, what: object) -> None:
@@ -295,7 +295,7 @@ def _status_lines() -> list[str]:
 def _process_of(owner: int) -> str:
     """Return the process that a pidfd stands for, with the time at which it started: ids are used again."""
     lines = Path(f"/proc/self/fdinfo/{owner}").read_text(encoding="ascii").splitlines()
-    pid = next(line.split()[1] for line in lines if line.startswith("Pid:"))
+    pid = next((line.split()[1] for line in lines if line.startswith("Pid:")), "unknown")  # then there is no such file
     started = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19]
     return f"{pid} since {started}"
 
@@ -342,6 +342,7 @@ def _next_connection(server: socket.socket, owner: int, exits: Path) -> socket.s
     # SIGCHLD: without a handler nothing would be written to the pipe. The others go to the whole group, whose processes
     # end by themselves; the template stays to note how, and ends with its owner.
     before = {number: signal.signal(number, lambda *_: None) for number in _HANDLED}
+    blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)  # inherited from the thread that has started this
     signal.set_wakeup_fd(wake)
     forks = 0
     while True:
@@ -353,23 +354,31 @@ def _next_connection(server: socket.socket, owner: int, exits: Path) -> socket.s
             forks -= _note_ended(exits)
         if server.fileno() in ready:
             connected, _ = server.accept()
-            if _fork():
+            forked = _fork()
+            if forked != 0:
                 connected.close()
-                forks += 1
+                forks += forked is not None
                 continue
             signal.set_wakeup_fd(-1)
             for number, handler in before.items():
                 signal.signal(number, handler)
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             os.close(woken)
             os.close(wake)
             return connected
 
 
-def _fork() -> int:
+def _fork() -> int | None:
+    """Fork; None if that fails, or a module has started a thread, which would be missing in the fork with its locks."""
+    if threading.active_count() > 1:
+        return None
     with warnings.catch_warnings():
         # Python warns of native threads: OpenBLAS ends its own before a fork. There is no Python thread but this one.
         warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
+        try:
+            return os.fork()
+        except OSError:  # there are too many processes, or there is too little memory; the forks that live are watched
+            return None
 
 
 def _note_ended(exits: Path) -> int:
@@ -419,6 +428,7 @@ def _take_over(order: Order) -> None:
     time.tzset()
     with suppress(OSError):  # it may have been removed; then a fresh process would have none either
         os.chdir(order.folder)
+    importlib.invalidate_caches()  # folders of the search path may be younger than the template
     # Python's own generator seeds itself in a fork; NumPy's would give all forks the same numbers.
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()

@@ -63,6 +63,10 @@ class ChildInstructions:
             # Not SIG_IGN: programs that a function starts would inherit it, and could not be terminated.
             signal.signal(number, _take_no_notice)
         faulthandler.enable()
+        # The parent hears of the end of this process by the end of the connection: nothing that a function starts may
+        # keep it open, neither a fork nor a program.
+        os.set_inheritable(connected, False)
+        os.register_at_fork(after_in_child=lambda: os.close(connected))
         with rare_collections(), asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(_live(socket.socket(fileno=connected), self))
 

@@ -179,21 +179,39 @@ def _forked(told: ChildInstructions, connected: socket.socket) -> _Forked | None
     from async_op.hosting.blueprint import OPEN_SECONDS  # jobs of one process need nothing of hosts
     from async_op.hosting.process import template
 
-    owner = template.watch(os.getpid()) if sys.platform == "linux" else None
+    may_fork = sys.platform == "linux" and not _is_debugged()
+    owner = template.watch(os.getpid()) if may_fork else None
     if owner is None:
         return None
+    nothing = os.open(os.devnull, os.O_WRONLY)
     try:
         order, until = template.Order.of(pickle.dumps(told)), time.monotonic() + OPEN_SECONDS
-        forked = template.fork(owner, MODULES, order, [1, 2, owner, connected.fileno()], until)
+        streams = [stream if _is_inherited(stream) else nothing for stream in (1, 2)]
+        forked = template.fork(owner, MODULES, order, [*streams, owner, connected.fileno()], until)
     except (HostUnreachable, OSError) as error:
         _log.debug("children of this process are not forked from a template: %s", error)
         return None
     finally:
+        os.close(nothing)
         os.close(owner)
     if forked is None:
         return None
     forked.connection.close()  # all that it has to say comes through its own
     return _Forked(forked.pid, forked.exits)
+
+
+def _is_debugged() -> bool:
+    """Tell whether debugpy is in charge: it would hold up the template, which forks, until somebody attaches."""
+    pydevd = sys.modules.get("pydevd")
+    return pydevd is not None and pydevd.get_global_debugger() is not None
+
+
+def _is_inherited(stream: int) -> bool:
+    """Tell whether a program would inherit it: a service may have closed it, so that its number is something else's."""
+    try:
+        return os.get_inheritable(stream)
+    except OSError:
+        return False
 
 
 def check_sendable(steps: Mapping[str, Step]) -> None:

@@ -100,6 +100,26 @@ class WithProcess(AsyncFunction[int, Any]):
         return [self.pid]
 
 
+@dataclass
+class WithFork(AsyncFunction[int, Any]):
+    """Forks a process that outlives its own one, and then may end its own."""
+
+    pids: Path
+    is_killed: bool
+
+    async def async_invoke(self, value: int, ctx: InvocationContext) -> list[Any]:
+        if value == 0:
+            left = os.fork()
+            if not left:
+                time.sleep(60)  # noqa: ASYNC251 - no event loop runs in the fork
+                self.pids.with_suffix(".ended").touch()
+                os._exit(0)
+            self.pids.write_text(str(left))
+            if self.is_killed:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return [value]
+
+
 class Said(AsyncFunction[int, Any]):
     """Returns what its process has of the parent, and prints."""
 

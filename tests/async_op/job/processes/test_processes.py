@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import re
 import select
@@ -10,7 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from tests.async_op.job.processes.steps import (
     Interrupted,
     Kept,
     Said,
+    WithFork,
     WithProcess,
     WithProgram,
     by_seven,
@@ -123,6 +125,19 @@ def test_whatever_close_raises_in_a_child_ends_the_run(tmp_path: Path, error: ty
 def test_a_process_of_a_function_ends_with_its_child(tmp_path: Path) -> None:
     new_job(tmp_path, range(5), Step(WithProcess(), key_by=by_seven), sink := Kept()).run_sync()
     assert have_ended(sorted(set(sink.values)))
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_process_that_a_function_has_forked_holds_up_no_end(tmp_path: Path, is_killed: bool) -> None:
+    """A fork has its parent's descriptors, and so the connection by whose end the job hears of the child's."""
+    step = Step(WithFork(tmp_path / "pid", is_killed), key_by=by_seven)
+    try:
+        with pytest.raises(ChildLost, match="by SIGKILL") if is_killed else nullcontext():
+            new_job(tmp_path / "snapshots", range(5), step, Kept()).run_sync()
+        assert not (tmp_path / "pid.ended").exists()
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
 def test_a_function_may_terminate_a_program_in_a_child(tmp_path: Path) -> None:
@@ -253,6 +268,22 @@ def test_the_children_of_all_jobs_of_a_program_are_forked_from_one_template(
     assert [first[0], *second] == [None, "later", str(tmp_path)]
 
 
+def test_a_child_finds_a_module_in_a_folder_that_is_younger_than_its_template(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = tmp_path / "made"
+    monkeypatch.syspath_prepend(str(made))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # another template than those of other tests
+    said(tmp_path / "first")
+    made.mkdir()
+    (made / "made_later.py").write_text("async def same(value):\n    return value\n")
+    importlib.invalidate_caches()
+    same = importlib.import_module("made_later").same
+
+    new_job(tmp_path / "second", range(5), Step(same), sink := Kept()).run_sync()
+    assert sorted(sink.values) == list(range(5))
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each child is a fresh interpreter")
 async def test_children_outlive_a_template_that_is_killed(tmp_path: Path) -> None:
     job = new_job(tmp_path / "snapshots", Endless(), steps(), sink := Kept(), parallelism=2)
@@ -285,6 +316,27 @@ def test_what_a_child_prints_comes_out_where_its_parent_prints(
 ) -> None:
     said(tmp_path)
     assert "printed by a child" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("stream", [1, 2])
+def test_children_of_a_program_that_has_closed_its_output_run(tmp_path: Path, stream: int) -> None:
+    """The numbers are given to the next files that it opens: here, to the event loop's, of which no child may know."""
+    program = (
+        f"import os; os.close({stream}); from pathlib import Path;"
+        f"from tests.async_op.job.processes.test_processes import said; said(Path({str(tmp_path)!r}))"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], check=False, timeout=SECONDS)
+    assert ended.returncode == 0
+
+
+def test_children_of_a_program_with_a_debugger_run_though_nobody_attaches(tmp_path: Path) -> None:
+    pytest.importorskip("debugpy")
+    program = (
+        "import debugpy; debugpy.listen(0); from pathlib import Path;"
+        f"from tests.async_op.job.processes.test_processes import said; print(said(Path({str(tmp_path)!r})))"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], check=False, timeout=SECONDS)
+    assert ended.returncode == 0
 
 
 def test_where_there_is_no_template_a_child_is_a_fresh_interpreter_that_tells_how_it_ends(
