@@ -74,10 +74,10 @@ class SharedOptions:
         return options
 
 
-def shows_call_options(call: _Call) -> _Call:
-    """Let `help`, editors and errors see the options of `SharedOptions` in place of `**options`, and no others.
+def takes_call_options(call: _Call) -> _Call:
+    """Have an entry point take the options of `SharedOptions`, show them to `help` and editors, and refuse all others.
 
-    What a call passes its options on to has more of them, which mean nothing at this entry point, and another name.
+    Without this check, an option would be refused in the name of an inner class, or taken though it has no effect here.
     """
     signature = inspect.signature(call)
     own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]

@@ -65,7 +65,7 @@ class OutputChecks:
         return self.of(result)[0]
 
     def of(self, result: Any) -> tuple[Sequence[Any], type, type | None]:
-        """Return the outputs, their type, and that of the only one if no other output of this type needs a check."""
+        """Return the outputs, their type, and the type of the single output if others of that type need no check."""
         outputs = self._outputs
         if outputs is None:
             found = checked_results(result)

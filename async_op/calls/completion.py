@@ -10,7 +10,7 @@ from async_op.calls.known_outputs import KnownOutputs
 from async_op.dead_letters import DeadLetter, InPlace, OnError
 from async_op.errors import failure_of, is_failure
 from async_op.functions.context import InvocationContext
-from async_op.in_flight.entries import Block, Entry, begin_anew
+from async_op.in_flight.entries import Block, Entry, forget_attempts
 from async_op.in_flight.key_order import KeyGate
 from async_op.in_flight.keys import KeyAssignment
 from async_op.in_flight.queues import ElementQueue
@@ -297,7 +297,7 @@ class ErrorPolicy:
         """Return the outputs that replace a failed element's, or None if the operator has failed."""
         if self._on_error == "fail":
             failure = self.failure_of(entry, error)
-            begin_anew(entry)  # if a snapshot is taken of it, its failure is forgotten after a restore
+            forget_attempts(entry)  # if a snapshot is taken of it, its failure is forgotten after a restore
             self._lifecycle.fail(failure)
             return None
         if self._collect is None:

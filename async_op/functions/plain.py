@@ -371,7 +371,7 @@ def _check_coroutine(function: Function, method: str, *arguments: str) -> None:
     name, bound = f"{type(function).__name__}.{method}", getattr(function, method)
     call = inspect.unwrap(bound)  # a decorator may hide what it decorates
     if inspect.isasyncgenfunction(call) or inspect.isgeneratorfunction(call):
-        raise ConfigError("function", name, "collect the outputs in a list and return it, in place of `yield`")
+        raise ConfigError("function", name, "collect the outputs in a list and return it, instead of `yield`")
     # Other callables may return an awaitable; only calling them shows whether they do.
     if inspect.isroutine(call) and not inspect.iscoroutinefunction(call):
         instead = ", or subclass BlockingFunction if it blocks" if method == "async_invoke" else ""

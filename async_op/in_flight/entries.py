@@ -97,7 +97,7 @@ def new_entry(value: Any, timestamp: int | None, element_id: ElementId | None, s
     return entry
 
 
-def begin_anew(entry: Entry) -> None:
+def forget_attempts(entry: Entry) -> None:
     """Make a pending entry one that was never called: it has all its attempts and all its time."""
     entry.attempt = 1
     entry.expired = False

@@ -26,7 +26,7 @@ from async_op.operator.open_function import OpenFunction, end_after_failure
 from async_op.operator.operator_states import take_given_items
 from async_op.operator.owned_state import OwnedState
 from async_op.operator.place import Place
-from async_op.options import CallOptions, Mode, OperatorOptions, StateBackend, shows_call_options
+from async_op.options import CallOptions, Mode, OperatorOptions, StateBackend, takes_call_options
 from async_op.statistics import OperatorStatistics
 from async_op.threads.own_thread import on_own_thread
 from keygroups.arguments import Duration, check_callable, seconds_of
@@ -114,7 +114,7 @@ class AsyncWaitOperator:
         "_state", "_waiters",
     )  # fmt: skip
 
-    @shows_call_options
+    @takes_call_options
     def __init__(
         self,
         function: AnyFunction,

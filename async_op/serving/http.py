@@ -75,7 +75,7 @@ def _pages(watches: Watches, job: WatchedJob, page: str) -> Pages:
 
 
 def as_json(value: Any) -> Any:
-    """Return what JSON can hold in place of a progress.
+    """Return a progress as data for JSON.
 
     Examples
     --------

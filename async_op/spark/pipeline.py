@@ -16,7 +16,7 @@ from async_op.dead_letters import OnError
 from async_op.durations import check_delay
 from async_op.functions.base import AsyncBatchFunction
 from async_op.functions.plain import AnyFunction, as_function
-from async_op.options import CallOptions, Mode, OperatorOptions, StateBackend, shows_call_options
+from async_op.options import CallOptions, Mode, OperatorOptions, StateBackend, takes_call_options
 from async_op.retention import Retention
 from async_op.retry import RetryPolicy
 from async_op.spark.autoscale import AutoscalePolicy
@@ -154,7 +154,7 @@ class AsyncPipeline:
     ...     clicks.withWatermark("at", "10 minutes"), write_batch, checkpoint_location="/data/checkpoint")
     """
 
-    @shows_call_options
+    @takes_call_options
     def __init__(
         self,
         function: AnyFunction,

@@ -28,7 +28,7 @@ from async_op.dead_letters import DeadLetter, OnError
 from async_op.functions.base import Function
 from async_op.functions.plain import AnyFunction
 from async_op.key_columns import KeyBy, key_getter
-from async_op.options import CallOptions, Mode, OperatorOptions, StateBackend, shows_call_options
+from async_op.options import CallOptions, Mode, OperatorOptions, StateBackend, takes_call_options
 from async_op.stream.local_stream import LocalStream, Stream
 from async_op.stream.timestamps import TimestampsBy, timestamps_of
 from async_op.threads.wait_strategies import WaitStrategiesOption
@@ -80,7 +80,7 @@ class DataFrameOptions(CallOptions, total=False):
     wait_strategies: WaitStrategiesOption | None
 
 
-@shows_call_options
+@takes_call_options
 def _wait(
     stream: Any,
     function: AnyFunction,

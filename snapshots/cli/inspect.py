@@ -13,7 +13,7 @@ from keygroups.ranges import KeyGroupRange, range_of
 from keygroups.ttl import wall_time
 from snapshots.cli.live import progress_bar
 from snapshots.cli.options import AsJson, StorageOptions, Uri, Version, open_store, parsed
-from snapshots.cli.output import CHECK_FAILED, NotFound, Table, bar_chart, key_text, output_for, value_text
+from snapshots.cli.output import CHECK_FAILED, FlatReport, NotFound, Table, bar_chart, key_text, output_for, value_text
 from snapshots.filesystem import open_folder
 from snapshots.folder_hints import folder_above
 from snapshots.format.manifest import Manifest
@@ -422,16 +422,12 @@ def report(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class Written(FlatReport):
     """The report of ``keygroups report``."""
 
     version: int
     path: str
     bytes: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as data for JSON, in a stable form."""
-        return asdict(self)
 
     def tables(self) -> Iterable[Table]:
         """Return the report as tables for people."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from rich.box import HEAVY_HEAD, Box
@@ -62,6 +62,15 @@ class Report(Protocol):
 
     def tables(self) -> Iterable[Table]:
         """Return the report as tables for people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlatReport:
+    """A report whose fields are its data for JSON."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields."""
+        return asdict(self)
 
 
 class Output(Protocol):

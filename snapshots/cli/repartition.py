@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -15,7 +15,7 @@ from keygroups.rescale import Move, RescalePlan, plan_rescale
 from snapshots.cli import output
 from snapshots.cli.live import progress_bar
 from snapshots.cli.options import AsJson, Hash, MaxParallelism, Parallelism, StorageOptions, Uri, open_store
-from snapshots.cli.output import Table, output_for
+from snapshots.cli.output import FlatReport, Table, output_for
 from snapshots.filesystem import redacted
 from snapshots.format.manifest import Manifest
 from snapshots.inspection import size_of
@@ -208,7 +208,7 @@ def intention(manifest: Manifest, target: Target, *, rewrite: bool) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Repartition:
+class Repartition(FlatReport):
     """The report of ``keygroups repartition``."""
 
     old_version: int
@@ -243,10 +243,6 @@ class Repartition:
             bytes_written=sum(after[path] for path in after.keys() - before.keys()),
             milliseconds=round(milliseconds, 3),
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as data for JSON, in a stable form."""
-        return asdict(self)
 
     def tables(self) -> Iterable[Table]:
         """Return the report as tables for people."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -13,7 +13,7 @@ from keygroups.ranges import KeyGroupRange
 from keygroups.ttl import wall_time
 from snapshots.cli.live import progress_bar
 from snapshots.cli.options import AsJson, StorageOptions, Uri, Version, open_store
-from snapshots.cli.output import NotFound, Table, key_text, output_for, value_text
+from snapshots.cli.output import FlatReport, NotFound, Table, key_text, output_for, value_text
 from snapshots.format.subtask import InFlightElement
 from snapshots.inspection import KeyContent, KeyRow, StateOfKey, find_key
 from snapshots.inspection import export as write_export
@@ -197,16 +197,12 @@ def _names(text: str) -> tuple[str, str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Edited:
+class Edited(FlatReport):
     """The report of ``keygroups edit``."""
 
     old_version: int
     new_version: int
     states: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as data for JSON, in a stable form."""
-        return asdict(self)
 
     def tables(self) -> Iterable[Table]:
         """Return the report as tables for people."""
@@ -252,17 +248,13 @@ def key_groups_of(text: str, max_parallelism: int) -> KeyGroupRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exported:
+class Exported(FlatReport):
     """The report of ``keygroups export``."""
 
     version: int
     state: str | None
     path: str
     rows: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as data for JSON, in a stable form."""
-        return asdict(self)
 
     def tables(self) -> Iterable[Table]:
         """Return the report as tables for people."""

@@ -11,7 +11,7 @@ import typer
 from keygroups.errors import ConfigError
 from snapshots.cli.live import progress_bar
 from snapshots.cli.options import AsJson, StorageOptions, Uri, Version, open_store, seconds_of
-from snapshots.cli.output import CHECK_FAILED, Table, output_for
+from snapshots.cli.output import CHECK_FAILED, FlatReport, Table, output_for
 from snapshots.errors import SnapshotNotFound
 from snapshots.upkeep.retention import KEEP_LAST, GarbageReport
 from snapshots.upkeep.verify import VerifyReport
@@ -133,7 +133,7 @@ def copy(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copied:
+class Copied(FlatReport):
     """The report of ``keygroups copy``."""
 
     version: int
@@ -143,10 +143,6 @@ class Copied:
     bytes: int
     lineage: str | None
     keeps_lineage: bool
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as data for JSON, in a stable form."""
-        return asdict(self)
 
     def tables(self) -> Iterable[Table]:
         """Return the report as tables for people."""
@@ -173,7 +169,7 @@ def compact(uri: Uri, as_json: AsJson = False, storage_option: StorageOptions = 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compaction:
+class Compaction(FlatReport):
     """The report of ``keygroups compact``; if there was nothing to fold, the new version equals the old one."""
 
     old_version: int
@@ -182,10 +178,6 @@ class Compaction:
     new_files: int
     old_bytes: int
     new_bytes: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as data for JSON, in a stable form."""
-        return asdict(self)
 
     def tables(self) -> Iterable[Table]:
         """Return the report as tables for people."""
@@ -222,16 +214,12 @@ def claim(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimReport:
+class ClaimReport(FlatReport):
     """The report of ``keygroups claim``."""
 
     version: int
     parent_version: int | None
     operator_id: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as data for JSON, in a stable form."""
-        return asdict(self)
 
     def tables(self) -> Iterable[Table]:
         """Return the report as tables for people."""

@@ -235,7 +235,7 @@ def newest_epochs(store: SnapshotStore, snapshot: Snapshot) -> list[ReportedEpoc
 
 
 def epochs_among(commits: Sequence[Commit], version_max: int) -> list[ReportedEpoch]:
-    """Return the epochs among versions, the oldest of which only tells when the next one began."""
+    """Return the epochs among versions. The oldest version only tells when the epoch after it began."""
     return [
         ReportedEpoch(after.version, after.seconds - before.seconds, after.count("calls"))
         for before, after in pairwise(commits)

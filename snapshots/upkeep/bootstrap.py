@@ -133,7 +133,7 @@ def move_source(snapshot: Snapshot, source_position: dict[str, Any]) -> Snapshot
     return Snapshot(snapshot.folder, put_manifest(snapshot.folder, manifest))
 
 
-def begin_anew(
+def start_empty(
     pending: PendingSnapshot, *, parallelism: int, max_parallelism: int, hash: str, source_position: dict[str, Any]
 ) -> Snapshot:
     """Commit an empty snapshot, whatever exists, with a version that no earlier snapshot had.

@@ -233,7 +233,7 @@ def export_form(value: Any) -> Any:
             return value.isoformat()
         case float() if not math.isfinite(value):
             return str(value)
-        case float() | str():  # NumPy's, too, of which JSON keeps the number and the text
+        case float() | str():  # also of NumPy: JSON keeps the number and the text
             return float(value) if isinstance(value, float) else str(value)
         case None | bool() | int():
             return value

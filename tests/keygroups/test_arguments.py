@@ -163,7 +163,7 @@ def test_a_call_that_nobody_awaits_is_no_coroutine_function(call: Any) -> None:
 
 @pytest.mark.parametrize("call", [generating, partial(generating, 1)])
 def test_a_call_that_is_awaited_is_no_generator(call: Any) -> None:
-    with pytest.raises(ConfigError, match="use `await` in place of `yield`"):
+    with pytest.raises(ConfigError, match="use `await` instead of `yield`"):
         check_callable("call", call, reason="", awaited=True)
     check_callable("call", asynchronous, reason="", awaited=True)
 

@@ -11,7 +11,7 @@ from keygroups.errors import ConfigError
 from snapshots import IncompatibleSnapshot, SnapshotCorrupted, SnapshotStore
 from snapshots.filesystem import Folder, MemoryFolder
 from snapshots.lineage import LINEAGE, lineage_of, new_lineage
-from snapshots.upkeep.bootstrap import begin_anew, move_source
+from snapshots.upkeep.bootstrap import move_source, start_empty
 from tests.snapshot_kit import new_store, parts
 
 
@@ -55,13 +55,13 @@ def first_lineages(folder: Folder, store: SnapshotStore) -> dict[str, Any]:
     return {
         "claim": lambda: store.claim(parallelism=2).snapshot,
         "bootstrap": lambda: store.bootstrap({}, parallelism=1),
-        "begin anew": lambda: begin_anew(
+        "start empty": lambda: start_empty(
             store.begin(), parallelism=1, max_parallelism=4, hash="xxhash64", source_position={}
         ),
     }
 
 
-@pytest.mark.parametrize("way", ["claim", "bootstrap", "begin anew"])
+@pytest.mark.parametrize("way", ["claim", "bootstrap", "start empty"])
 def test_every_first_manifest_has_a_lineage_the_one_of_the_folder_if_there_is_one(way: str) -> None:
     store = new_store()
     assert first_lineages(store.folder, store)[way]().manifest.lineage
@@ -82,7 +82,7 @@ def test_everything_that_is_done_to_snapshots_keeps_the_lineage() -> None:
         store.repartition(2, max_parallelism=8, rewrite=True),
         move_source(store.load(), {"offset": 1}),
         store.edit().drop("count").commit(),
-        begin_anew(store.begin(), parallelism=1, max_parallelism=8, hash="xxhash64", source_position={}),
+        start_empty(store.begin(), parallelism=1, max_parallelism=8, hash="xxhash64", source_position={}),
     ]
     assert {one.manifest.lineage for one in kept} == {lineage}
     store.collect_garbage(keep_last=1, min_age=0.0, dry_run=False)

@@ -383,7 +383,7 @@ def _json(value: Any) -> Any:
 
 
 def _refuse_negative_zero(value: Any) -> None:
-    """Raise for a negative zero, of which jsonb loses the sign."""
+    """Raise for a negative zero, because jsonb loses its sign."""
     if type(value) is float and not value and str(value) == "-0.0":
         raise Refusal("the sign of its zero would be lost in jsonb")
     for item in value.values() if type(value) is dict else value if type(value) is list else ():

@@ -201,13 +201,13 @@ def _forked(told: ChildInstructions, connected: socket.socket) -> _Forked | None
 
 
 def _is_debugged() -> bool:
-    """Tell whether debugpy is in charge: it would hold up the template, which forks, until somebody attaches."""
+    """Return whether debugpy controls this process: it would stop each fork of the template until somebody attaches."""
     pydevd = sys.modules.get("pydevd")
     return pydevd is not None and pydevd.get_global_debugger() is not None
 
 
 def _is_inherited(stream: int) -> bool:
-    """Tell whether a program would inherit it: a service may have closed it, so that its number is something else's."""
+    """Return whether a program would inherit a stream: a closed one may have left its number to another file."""
     try:
         return os.get_inheritable(stream)
     except OSError:

@@ -14,7 +14,7 @@ from keygroups.errors import ConfigError
 from snapshots import Snapshot, SnapshotNotFound, SnapshotStore
 from snapshots.folder_hints import newest_or_empty
 from snapshots.inputs import remove_input
-from snapshots.upkeep.bootstrap import begin_anew, move_source
+from snapshots.upkeep.bootstrap import move_source, start_empty
 
 Adopt = Literal["state", "checkpoint"]
 
@@ -67,7 +67,7 @@ def _adopted(
     """Move the state to another position of its source, or start empty there; returns whether `adopt` says which."""
     if adopt == "checkpoint":
         sizes = {"parallelism": parallelism, "max_parallelism": routing.max_parallelism}
-        begin_anew(store.begin(), **sizes, hash=routing.hash, source_position=position.to_json())
+        start_empty(store.begin(), **sizes, hash=routing.hash, source_position=position.to_json())
         return True
     latest = newest_or_empty(store.folder)
     if adopt != "state" or latest is None:

@@ -13,7 +13,7 @@ from snapshots import Snapshot, SubtaskRestore
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """What the driver tells tasks about the snapshot that an epoch goes on from; a task reads no manifest to run one.
+    """The snapshot that an epoch continues from.
 
     Attributes
     ----------

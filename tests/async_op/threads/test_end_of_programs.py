@@ -29,7 +29,7 @@ sys.meta_path.insert(0, WithoutPandas())
 from async_op import AsyncDataStream, AsyncWaitOperator, BlockingFunction, Job, Step, cancellation
 from async_op.job import job as jobs
 
-# What ignores that it is told to end is given up after 0.5 s in place of 5.
+# In these programs, what ignores its cancellation is given up after 0.5 s, not 5.
 cancellation._WAIT_SECONDS, jobs._THREADS_SECONDS = 0.05, 0.5
 
 def hang(value=None):

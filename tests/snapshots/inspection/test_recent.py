@@ -172,13 +172,13 @@ def test_a_history_is_not_continued_with_that_of_others(folder: WatchedFolder) -
     for _ in range(3):
         writer.write(parts({"count": {"a": 1}}))
 
-    def begin_anew(operation: Operation, name: str) -> None:
+    def start_over(operation: Operation, name: str) -> None:
         if (operation, name) == ("read", manifest_name(2)):
             empty(folder.inner)
             for _ in range(3):
                 commit_epoch(writer)
 
-    folder.before = begin_anew
+    folder.before = start_over
 
     assert seen(RecentVersions(SnapshotStore.on(folder))) == [3]
 

@@ -273,7 +273,7 @@ def test_a_child_finds_a_module_in_a_folder_that_is_younger_than_its_template(
 ) -> None:
     made = tmp_path / "made"
     monkeypatch.syspath_prepend(str(made))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # another template than those of other tests
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # gives this test a template of its own
     said(tmp_path / "first")
     made.mkdir()
     (made / "made_later.py").write_text("async def same(value):\n    return value\n")
@@ -320,7 +320,7 @@ def test_what_a_child_prints_comes_out_where_its_parent_prints(
 
 @pytest.mark.parametrize("stream", [1, 2])
 def test_children_of_a_program_that_has_closed_its_output_run(tmp_path: Path, stream: int) -> None:
-    """The numbers are given to the next files that it opens: here, to the event loop's, of which no child may know."""
+    """The next files that it opens get these numbers: here, files of the event loop, which a child must not get."""
     program = (
         f"import os; os.close({stream}); from pathlib import Path;"
         f"from tests.async_op.job.processes.test_processes import said; said(Path({str(tmp_path)!r}))"
