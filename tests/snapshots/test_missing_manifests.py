@@ -30,7 +30,7 @@ from tests.snapshots.cli_kit import Cli
 
 @pytest.fixture(params=["memory", "local"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> SnapshotStore:
-    root = tmp_path if request.param == "local" else f"memory://{tmp_path.name}-{id(request)}"
+    root = tmp_path if request.param == "local" else f"memory://{uuid.uuid4().hex}"
     return SnapshotStore(root, "enrich")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from tests.snapshot_kit import G, parts
 
 @pytest.fixture(params=["memory", "local"])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> CountingFolder:
-    uri = str(tmp_path / "enrich") if request.param == "local" else f"memory://{tmp_path.name}/{id(request)}/enrich"
+    uri = str(tmp_path / "enrich") if request.param == "local" else f"memory://{uuid.uuid4().hex}/enrich"
     return CountingFolder(open_folder(uri))
 
 

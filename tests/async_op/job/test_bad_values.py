@@ -5,6 +5,7 @@ Every run stops at a cut and starts again, so that what is in flight goes throug
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -111,7 +112,7 @@ async def test_it_ends_by_on_error_and_all_others_come_out_once(
 ) -> None:
     world = World(place, kind)
     sink, letters = Epochs(), Epochs()
-    where = f"memory://bad-{id(world)}-{len(KINDS)}"
+    where = f"memory://{uuid.uuid4().hex}"
     for _ in range(3):
         first = Step(
             function_of(door[0], world), "pay", key_by=world.key_of, mode=door[1], on_error=on_error, capacity=4
@@ -133,7 +134,7 @@ async def test_with_fail_the_error_names_it_at_each_start_and_no_finished_call_i
     place: str, kind: str
 ) -> None:
     world = World(place, kind)
-    sink, where = Epochs(), f"memory://fail-{id(world)}"
+    sink, where = Epochs(), f"memory://{uuid.uuid4().hex}"
     for _ in range(3):
         step = Step(function_of("coroutine", world), "pay", key_by=world.key_of, mode="ordered", capacity=4)
         with pytest.raises(ElementFailed, match=r"\(id .*@5\)") as failed:

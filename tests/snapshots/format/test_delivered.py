@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from tests.snapshot_kit import parts
 
 @pytest.mark.parametrize("storage", ["memory", "local"])
 def test_the_last_mark_counts(storage: str, tmp_path: Path) -> None:
-    folder = open_folder(str(tmp_path / "enrich") if storage == "local" else f"memory://{tmp_path.name}/enrich")
+    folder = open_folder(str(tmp_path / "enrich") if storage == "local" else f"memory://{uuid.uuid4().hex}/enrich")
     assert last_delivered(folder) is None
     for epoch in (3, 17):
         mark_delivered(folder, Delivered(epoch, f"{epoch:016x}"))
