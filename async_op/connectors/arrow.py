@@ -78,5 +78,6 @@ def _named(values: Sequence[Any], convert: Callable[[], _T], start: int = 0) -> 
     try:
         return convert()
     except Misfit as misfit:
-        index = start + misfit.row
-        raise UnwritableValue(values[misfit.row], misfit.reason, column=misfit.column or None, index=index) from misfit
+        value, index = values[misfit.row], start + misfit.row
+        hint = "; a plain function yields several outputs one by one" if isinstance(value, list) else ""
+        raise UnwritableValue(value, misfit.reason + hint, column=misfit.column or None, index=index) from misfit

@@ -51,7 +51,7 @@ def infer_schema(rows: Sequence[Any], *, partial: bool = False) -> pa.Schema:
     Raises
     ------
     Misfit
-        A row is no dict of columns, or a value has no type in which all values of its column fit.
+        A row is not a dict of columns, or a value has no type in which all values of its column fit.
 
     Examples
     --------

@@ -29,7 +29,7 @@ def rows_to_batch(rows: Sequence[Any], schema: pa.Schema, rules: Rules = TABLES)
     Raises
     ------
     Misfit
-        A row is no dict of columns, has a column that the schema lacks, or a value that its column would change.
+        A row is not a dict of columns, has a column that the schema lacks, or a value that its column would change.
 
     Examples
     --------
@@ -53,7 +53,7 @@ def rows_to_batch(rows: Sequence[Any], schema: pa.Schema, rules: Rules = TABLES)
 
 
 def check_names(rows: Sequence[Any], names: Sequence[str]) -> None:
-    """Raise `Misfit` for the first row that is no dict of columns, or has a column that is not among the names."""
+    """Raise `Misfit` for the first row that is not a dict of columns, or has a column that is not among the names."""
     known = set(names)
     if {*map(type, rows)} <= {dict} and known.issuperset(chain.from_iterable(rows)):
         return
@@ -64,9 +64,12 @@ def check_names(rows: Sequence[Any], names: Sequence[str]) -> None:
 
 
 def names_of_row(row: Any, number: int) -> dict[str, Any]:
-    """Return a row, or raise `Misfit` if it is no dict of columns."""
-    if not isinstance(row, dict) or not all(isinstance(name, str) for name in row):
-        raise Misfit(number, "", f"a {type(row).__qualname__} is no dict of columns")
+    """Return a row, or raise `Misfit` if it is not a dict of columns."""
+    if not isinstance(row, dict):
+        raise Misfit(number, "", f"expected a dict of columns, not {type(row).__qualname__}")
+    for name in row:
+        if not isinstance(name, str):
+            raise Misfit(number, "", f"expected a str as the name of a column, not {type(name).__qualname__}")
     return row
 
 
