@@ -13,14 +13,15 @@ import pyarrow as pa
 
 from async_op import AsyncFunction
 from async_op.hosting import messages as say
-from async_op.hosting.blueprint import HostSettings
 from async_op.hosting.feeder import Feeder, Waiting
+from async_op.hosting.fencing import Fence, NewestManifest
+from async_op.hosting.host_settings import HostSettings
 from async_op.hosting.thread import HostThread
 from async_op.idempotency_keys import Identity
 from async_op.options import OperatorOptions
 from async_op.spark.rows.arrow_outputs import OutputWriter
-from async_op.spark.task.blueprint import EpochBlueprint
 from async_op.spark.task.epoch_rows import EpochRows
+from async_op.spark.task.operator_factory import EpochOperatorFactory
 from async_op.spark.transform import PartitionTask, elements_of
 from async_op.threads.loop_thread import rare_collections
 from async_op.threads.wait_strategies import WaitStrategies
@@ -50,7 +51,7 @@ def transform(
 
 def epoch(options: OperatorOptions, schema: pa.Schema, batches: list[pa.RecordBatch]) -> int:
     """Run one epoch in a host on a thread: feed, settle, cut and write; returns its output rows."""
-    blueprint = EpochBlueprint(
+    factory = EpochOperatorFactory(
         options=options,
         event_time=None,
         parallelism=1,
@@ -60,8 +61,8 @@ def epoch(options: OperatorOptions, schema: pa.Schema, batches: list[pa.RecordBa
         identity=Identity("bench"),
     )
     settings = HostSettings(generation="bench", subtask_index=0, restore=None, manifest_id=None)
-    hello = say.Hello("bench", say.Fence(0, 1), say.NewestManifest(None, None), "job", "epoch")
-    with tempfile.TemporaryDirectory() as folder, rare_collections(), HostThread(blueprint, settings) as host:
+    hello = say.Hello("bench", Fence(0, 1), NewestManifest(None, None), "job", "epoch")
+    with tempfile.TemporaryDirectory() as folder, rare_collections(), HostThread(factory, settings) as host:
         pending = SnapshotStore(Path(folder), "bench").begin()
         feeder = Feeder(host.channel())
         _result(feeder.hello(hello))

@@ -31,15 +31,15 @@ from pyspark.sql import functions as F
 
 from async_op import AsyncFunction
 from async_op.functions.plain import as_function
-from async_op.hosting.blueprint import HostSettings
+from async_op.hosting.host_settings import HostSettings
+from async_op.hosting.process.host_files import place_of
+from async_op.hosting.process.host_process import Instructions
 from async_op.hosting.process.launch import launch
-from async_op.hosting.process.places import place_of
-from async_op.hosting.process.resident import Instructions
 from async_op.idempotency_keys import Identity
 from async_op.options import OperatorOptions
 from async_op.spark import AsyncPipeline
-from async_op.spark.task.blueprint import EpochBlueprint
 from async_op.spark.task.host_access import MODULES
+from async_op.spark.task.operator_factory import EpochOperatorFactory
 from benchmarks import _epochs
 from benchmarks._epochs import LARGE, SMALL, batch_milliseconds, pipeline_batches, write_state
 from benchmarks._session import session
@@ -314,7 +314,7 @@ def _started(folder: Path, subtask: int) -> int:
     """Start a host as a task does, and return its process once its operator is open."""
     options = OperatorOptions(function=as_function(Service(folder / "book", 0.0)), key_by=itemgetter("user"))
     schema = pa.schema([("id", pa.int64())])
-    blueprint = EpochBlueprint(
+    factory = EpochOperatorFactory(
         options=options,
         event_time=None,
         parallelism=128,
@@ -326,7 +326,7 @@ def _started(folder: Path, subtask: int) -> int:
     instructions = Instructions(
         place=place_of("benchmark", "", subtask, str(folder)),
         secret=b"benchmark",
-        blueprint=cloudpickle.dumps(blueprint),
+        factory=cloudpickle.dumps(factory),
         settings=HostSettings(generation="", subtask_index=subtask),
     )
     starting = launch(instructions, MODULES)

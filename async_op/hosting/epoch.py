@@ -46,7 +46,7 @@ class Epoch:
     cut : Cut
         Ends the epoch.
     batches : iterable
-        The rows, in the form that `Blueprint.decoder` accepts.
+        The rows, in the form that `OperatorFactory.decoder` accepts.
     watermark : int or None
         The watermark before the rows, in milliseconds since the Unix epoch; None if there is no new one.
     """

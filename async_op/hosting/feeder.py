@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from async_op.hosting import messages as say
 from async_op.hosting.errors import FeederFenced
+from async_op.hosting.fencing import NO_FENCE, Reason
 from async_op.threads.wait_strategies import WaitSituation
 
 WINDOW = 4
@@ -61,9 +62,9 @@ class Feeder:
     def __init__(self, channel: HostChannel) -> None:
         self._channel = channel
         self._open = 0
-        self._fence = say.Fence(-1, -1)
+        self._fence = NO_FENCE
 
-    def hello(self, hello: say.Hello) -> Waiting[say.Reason | None]:
+    def hello(self, hello: say.Hello) -> Waiting[Reason | None]:
         """Claim the host; returns why it refuses, or None if it accepts.
 
         Raises

@@ -11,16 +11,18 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Protocol
 
-from async_op.clock import Clock, LoopClock, TimerHandle
-from async_op.elements import Element
+from async_op.clock import Clock, LoopClock
+from async_op.elements import Element, Record, Watermark
 from async_op.errors import as_exception
 from async_op.hosting import messages as say
-from async_op.hosting.blueprint import Blueprint, HostSettings
-from async_op.hosting.fed_subtask import FedSubtask
-from async_op.hosting.messages import Fence, Hello, NewestManifest, Reason
+from async_op.hosting.fed_subtask import CutPart, FedSubtask
+from async_op.hosting.fencing import Fencing
+from async_op.hosting.host_settings import HostSettings
+from async_op.hosting.lease import Lease
 from async_op.subtask.inbox import Reserve, ReservedInbox
+from async_op.subtask.operator import ResidentOperator
 from async_op.subtask.outbox import Outbox
 from async_op.threads.watchdog import blocking_functions
 
@@ -30,101 +32,32 @@ _log = logging.getLogger(__package__)
 UNDER_WAY_MAX = 16
 """How many messages are read before they are answered; a feeder sends fewer before it waits for a reply."""
 
-Content: TypeAlias = tuple[Literal["manifest", "cut"], str | None] | None
-"""What a host holds: exactly a manifest's content, exactly its last cut's, or (None) something in between."""
 
-_NO_FENCE = Fence(-1, -1)
+class OperatorFactory(Protocol):
+    """Makes the operators of one generation, decodes their input, and writes their parts.
 
-
-class Fencing:
-    """Decides which hellos and stops a host accepts.
-
-    Parameters
-    ----------
-    generation : str
-        The generation of the host.
-    restored_from : str or None
-        The id of the manifest that the host was restored from; None if it began without a snapshot.
+    The driver pickles it once for each generation.
     """
 
-    def __init__(self, generation: str, restored_from: str | None) -> None:
-        self.generation = generation
-        self._newest = _NO_FENCE
-        self._content: Content = ("manifest", restored_from)
+    def operator(self, subtask_index: int, output: Callable[[Record | Watermark], object]) -> ResidentOperator:
+        """Return the operator of a subtask, not opened yet; it calls `output` with what leaves it."""
+        ...
 
-    def judge(self, hello: Hello, *, is_being_fed: bool) -> Reason | None:
-        """Return why a feeder is refused, or None if the host accepts it.
+    def decoder(self, epoch: Any) -> Callable[[Any], Iterable[Element]]:
+        """Return what makes elements of rows in one epoch: called once for each feed, in their order."""
+        ...
 
-        Only the answers "replace" and None change anything: the hello's fence is then the newest.
+    def bytes_of(self, rows: Any) -> int:
+        """Return the size of rows as they are fed."""
+        ...
 
-        Parameters
-        ----------
-        hello : Hello
-            The feeder's claim.
-        is_being_fed : bool
-            Whether another attempt of the same job is connected and shows signs of life.
-        """
-        if hello.generation != self.generation:
-            return "foreign"
-        if not self.is_newer(hello.fence):
-            return "stale"
-        if is_being_fed:
-            return "busy"
-        self._newest = hello.fence
-        return None if self.is_content_of(hello.manifest) else "replace"
+    def pack(self, outputs: list[Any]) -> Any:
+        """Return a run of outputs as one object."""
+        ...
 
-    def is_newer(self, fence: Fence) -> bool:
-        """H3: Tell whether a fence is the newest; only then may a feeder take over the host, or close a dirty one."""
-        return fence > self._newest
-
-    def is_content_of(self, manifest: NewestManifest) -> bool:
-        """H2: Tell whether the host may go on: it is clean, and its content equals the newest manifest."""
-        return self._content in (("manifest", manifest.snapshot_id), ("cut", manifest.cut_id or ""))
-
-    def may_stop(self, fence: Fence) -> bool:
-        """H3: Tell whether a stop is obeyed: its fence is at least as new as the fence of every accepted feeder."""
-        return fence == self._newest or self.is_newer(fence)
-
-    def mark_dirty(self) -> None:
-        """Note that a feeder was let in: from now on, no manifest and no cut has the host's content."""
-        self._content = None
-
-    def mark_cut(self, cut_id: str) -> None:
-        """Note that the content is a cut's; the next manifest shows whether the cut counts."""
-        self._content = ("cut", cut_id)
-
-
-class Lease:
-    """Ends the host unless it is renewed in time, once it has begun. Only the thread of the event loop may call it.
-
-    The driver renews it, and so do the signs of life of the tasks that the driver sends. So it depends on the driver's
-    life, and not on the length of calls, epochs or sinks.
-
-    Parameters
-    ----------
-    seconds : float
-        Time from the last renewal to the end.
-    clock : Clock
-        The source of time.
-    over : asyncio.Event
-        Set when the time is over.
-    """
-
-    def __init__(self, seconds: float, clock: Clock, over: asyncio.Event) -> None:
-        self._seconds = seconds
-        self._clock = clock
-        self._over = over
-        self._timer: TimerHandle | None = None
-
-    def renew(self) -> None:
-        """Start the time, again: the driver has shown a sign of life."""
-        self.end()
-        self._timer = self._clock.call_at(self._clock.time() + self._seconds, self._over.set)
-
-    def end(self) -> None:
-        """Stop the time; `over` is not set."""
-        if self._timer is not None:
-            self._timer.cancel()
+    async def write(self, part: CutPart, target: Any) -> Any:
+        """Write a part while calls go on, never a manifest (H4); returns the handle by which the driver commits it."""
+        ...
 
 
 @dataclass(slots=True)
@@ -145,12 +78,12 @@ class Host:
 
     Parameters
     ----------
-    blueprint : Blueprint
+    factory : OperatorFactory
         Makes the operator.
     settings : HostSettings
         Which subtask the host is for.
     clock : Clock, optional
-        The host's source of time; the event loop's by default. The operator has the clock that the blueprint gives it.
+        The host's source of time; the event loop's by default. The operator has the clock that the factory gives it.
 
     Attributes
     ----------
@@ -162,13 +95,13 @@ class Host:
         Set when the function's `open` has returned or failed. The lease begins then: `open` may take its time.
     """
 
-    def __init__(self, blueprint: Blueprint, settings: HostSettings, clock: Clock | None = None) -> None:
-        self._blueprint = blueprint
+    def __init__(self, factory: OperatorFactory, settings: HostSettings, clock: Clock | None = None) -> None:
+        self._factory = factory
         self._settings = settings
         self._clock: Clock = clock or LoopClock(asyncio.get_running_loop())
         self._fencing = Fencing(settings.generation, settings.manifest_id)
-        outbox = Outbox(blueprint.pack, settings.outputs_max)
-        operator = blueprint.operator(settings.subtask_index, outbox)
+        outbox = Outbox(factory.pack, settings.outputs_max)
+        operator = factory.operator(settings.subtask_index, outbox)
         reserve = Reserve(operator.capacity, settings.reserve_max, settings.reserve_bytes_max)
         self.subtask = FedSubtask(operator, ReservedInbox(self._clock, reserve), outbox, self._clock)
         self._session: _Session | None = None
@@ -252,7 +185,7 @@ class Host:
         self.subtask.check()
         match message:
             case say.Feed(rows):
-                await self.subtask.feed(session.decode(rows), self._blueprint.bytes_of(rows), session.until)
+                await self.subtask.feed(session.decode(rows), self._factory.bytes_of(rows), session.until)
             case say.FeedWatermark(timestamp):
                 await self.subtask.feed_watermark(timestamp, session.until)
             case say.Settle():
@@ -264,7 +197,9 @@ class Host:
     # Claims, and orders of the driver.
 
     def _hello(self, feeder: Hashable, hello: say.Hello) -> say.Reply:
-        refused = self._fencing.judge(hello, is_being_fed=self._is_being_fed(feeder, hello.job))
+        refused = self._fencing.judge(
+            hello.generation, hello.fence, hello.manifest, is_being_fed=self._is_being_fed(feeder, hello.job)
+        )
         if refused == "replace":
             self.ended.set()
         if refused is not None:
@@ -279,7 +214,7 @@ class Host:
         # In its task an operator ends with the epoch, so no later one could bring what its calls wait for.
         self.subtask.operator.allow(hello.allowance, may_wait=not waits_for_restored)
         until = None if waits_for_restored else self._until(hello.end)
-        decode = self._blueprint.decoder(hello.epoch)
+        decode = self._factory.decoder(hello.epoch)
         self._session = _Session(
             feeder, hello.job, decode, hello.end, waits_for_restored, until, heard_at=self._clock.time()
         )
@@ -333,7 +268,7 @@ class Host:
             subtask.stop()
         try:
             # The session lasts until the part is written: no other feeder is let in before.
-            handle = await self._blueprint.write(part, cut.target)
+            handle = await self._factory.write(part, cut.target)
             if not is_final:
                 self._fencing.mark_cut(part.cut_id)
             subtask.wrote(part)

@@ -7,21 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from async_op.errors import BlocksEventLoop
+from async_op.hosting.fencing import Fence, NewestManifest, Reason
 from async_op.resilience.lending import Allowance, Holdings
-
-DRIVER = 2**63 - 1
-"""The attempt of the driver in a fence: newer than every attempt of its tasks."""
-
-
-class Fence(NamedTuple):
-    """Orders the claims on a host: the greater fence is the newer one.
-
-    The version belongs to the manifest that the claimant starts from. The attempt is Spark's task attempt id, which
-    grows and is unique in its run; the attempt number is neither.
-    """
-
-    version: int
-    attempt: int
 
 
 class Address(NamedTuple):
@@ -47,21 +34,6 @@ class Address(NamedTuple):
     log: str = ""
     process: str = ""
     exits: str = ""
-
-
-class NewestManifest(NamedTuple):
-    """What the newest manifest says about one subtask.
-
-    Attributes
-    ----------
-    snapshot_id : str or None
-        The id of the manifest's snapshot; None if there is no snapshot yet.
-    cut_id : str or None
-        The cut that it names for the subtask's channel; None unless that has the same range and parallelism.
-    """
-
-    snapshot_id: str | None
-    cut_id: str | None
 
 
 class EpochEnd(NamedTuple):
@@ -115,7 +87,7 @@ class Hello:
     job : str
         Names the attempt at the epoch; all parts of a version come from one attempt.
     epoch : object
-        What `Blueprint.decoder` needs to make elements of the rows.
+        What `OperatorFactory.decoder` needs to make elements of the rows.
     end : EpochEnd
         How the epoch ends.
     allowance : mapping of str to Allowed or None
@@ -133,7 +105,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """Take in a batch of rows, in the form that `Blueprint.decoder` accepts."""
+    """Take in a batch of rows, in the form that `OperatorFactory.decoder` accepts."""
 
     rows: Any
 
@@ -159,7 +131,7 @@ class Cut:
     version : int
         The version that the driver is going to commit.
     target : object
-        Where the part is written; handed to `Blueprint.write`.
+        Where the part is written; handed to `OperatorFactory.write`.
     """
 
     version: int
@@ -220,9 +192,6 @@ class Done:
     """The message was carried out, and there is nothing to return."""
 
 
-Reason: TypeAlias = Literal["stale", "busy", "replace", "foreign"]
-
-
 @dataclass(frozen=True, slots=True)
 class Refused:
     """The host refuses a message of this feeder.
@@ -258,7 +227,7 @@ class Part:
     version : int
         The version, as in the cut.
     handle : object
-        What `Blueprint.write` returned.
+        What `OperatorFactory.write` returned.
     metrics : mapping of str to number
         What the host has counted since its last cut, how many elements are in flight and wait for room, and whether
         there is room for the rows of another epoch.

@@ -9,9 +9,10 @@ import time
 from collections import deque
 from contextlib import suppress
 
-from async_op.hosting.blueprint import CLOSE_SECONDS, Blueprint, HostSettings
 from async_op.hosting.errors import HostLost
-from async_op.hosting.host import Conversation, Host
+from async_op.hosting.host import Conversation, Host, OperatorFactory
+from async_op.hosting.host_settings import HostSettings
+from async_op.hosting.lease import CLOSE_SECONDS
 from async_op.hosting.messages import Message, Reply
 from async_op.hosting.wire.frames import BEAT_SECONDS
 from async_op.hosting.wire.sockets import TICK_SECONDS
@@ -29,14 +30,14 @@ class HostThread:
 
     Parameters
     ----------
-    blueprint : Blueprint
+    factory : OperatorFactory
         Makes the operator.
     settings : HostSettings
         Which subtask it is for. No driver renews its lease, so the lease must be as long as an epoch may take.
     """
 
-    def __init__(self, blueprint: Blueprint, settings: HostSettings) -> None:
-        self._blueprint = blueprint
+    def __init__(self, factory: OperatorFactory, settings: HostSettings) -> None:
+        self._factory = factory
         self._settings = settings
         self._thread = LoopThread(self._stray)
 
@@ -45,7 +46,7 @@ class HostThread:
         try:
             self._thread.call(self._make())
         except BaseException:  # what was not entered is not left
-            with suppress(TimeoutError):  # the blueprint blocks the loop: the thread ends with the process
+            with suppress(TimeoutError):  # the factory blocks the loop: the thread ends with the process
                 self._thread.stop(CLOSE_SECONDS)
             raise
         return self
@@ -64,7 +65,7 @@ class HostThread:
         return ThreadChannel(self._thread.loop, self._host, self._settings.patience_seconds, waits)
 
     async def _make(self) -> None:
-        self._host = Host(self._blueprint, self._settings)
+        self._host = Host(self._factory, self._settings)
         self._opening = asyncio.get_running_loop().create_task(self._host.open())
 
     def _stray(self, error: Exception) -> None:

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from async_op.hosting import overseer
-from async_op.hosting.process.places import place_of
-from async_op.hosting.process.resident import Instructions
-from tests.hosting.kit import GENERATION, SECRET, Blueprint, Machine, is_running, pid_of, settings, wait_until
+from async_op.hosting import supervisor
+from async_op.hosting.process.host_files import place_of
+from async_op.hosting.process.host_process import Instructions
+from tests.hosting.kit import GENERATION, SECRET, Machine, OperatorFactory, is_running, pid_of, settings, wait_until
 
 
 @pytest.fixture(autouse=True)
-def patient_overseers(monkeypatch: pytest.MonkeyPatch) -> None:
+def patient_supervisors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no host be left out because the machine is busy."""
-    monkeypatch.setattr(overseer, "_ANSWER_SECONDS", 120.0)
+    monkeypatch.setattr(supervisor, "_ANSWER_SECONDS", 120.0)
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     folder = tmp_path_factory.mktemp("h")
 
     def instructions(
-        blueprint: Any = None,
+        factory: Any = None,
         interface: str | None = None,
         watched: int | None = None,
         given_up: str = "",
@@ -36,7 +36,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
         return Instructions(
             place=place_of("run", GENERATION, 0, str(folder)),
             secret=SECRET,
-            blueprint=pickle.dumps(blueprint or Blueprint()),
+            factory=pickle.dumps(factory or OperatorFactory()),
             settings=settings(**changes),
             interface=interface,
             watched=watched,

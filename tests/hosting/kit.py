@@ -20,16 +20,17 @@ import pyarrow as pa
 from async_op import AsyncFunction, InvocationContext
 from async_op.elements import Element
 from async_op.hosting import messages as say
-from async_op.hosting.blueprint import HostSettings
 from async_op.hosting.epoch import Epoch, Ran, run
 from async_op.hosting.errors import HostUnreachable
 from async_op.hosting.fed_subtask import CutPart
 from async_op.hosting.feeder import Feeder, HostChannel, Waiting
+from async_op.hosting.fencing import Fence, NewestManifest
+from async_op.hosting.host_settings import HostSettings
 from async_op.hosting.messages import Address
-from async_op.hosting.process import resident
+from async_op.hosting.process import host_process
+from async_op.hosting.process.host_files import HostPlace
+from async_op.hosting.process.host_process import Instructions
 from async_op.hosting.process.launch import launch
-from async_op.hosting.process.places import HostPlace
-from async_op.hosting.process.resident import Instructions
 from async_op.hosting.wire.sockets import connecting
 from async_op.subtask.operator import ResidentOperator
 from keygroups import ValueState
@@ -101,7 +102,7 @@ class BlockingOpen(Counting):
 
 def tell_soon() -> None:
     """Have a host tell soon that its function is being opened."""
-    resident._TOLD_SECONDS = 0.1
+    host_process._TOLD_SECONDS = 0.1
 
 
 class InterruptedOpen(Counting):
@@ -136,7 +137,7 @@ class StuckClose(Counting):
 
 
 @dataclass(frozen=True)
-class Blueprint:
+class OperatorFactory:
     """What is fed are record batches; parts are what was cut, as values, or written as a snapshot."""
 
     function: Callable[[], AsyncFunction] = Counting
@@ -169,8 +170,8 @@ def rows(*keys: str, seconds: float = 0.0, action: str = "sleep") -> pa.RecordBa
 
 
 def hello(version: int = 0, attempt: int = 1, *, cut_id: str | None = None, timeout: float | None = None) -> say.Hello:
-    named = say.NewestManifest(f"manifest {version}" if version else None, cut_id)
-    return say.Hello(GENERATION, say.Fence(version, attempt), named, f"job {attempt}", version, say.EpochEnd(timeout))
+    named = NewestManifest(f"manifest {version}" if version else None, cut_id)
+    return say.Hello(GENERATION, Fence(version, attempt), named, f"job {attempt}", version, say.EpochEnd(timeout))
 
 
 def settings(**changes: Any) -> HostSettings:

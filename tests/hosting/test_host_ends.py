@@ -9,8 +9,10 @@ import pytest
 
 from async_op import ElementFailed, InvocationContext
 from async_op.hosting import messages as say
-from async_op.hosting.blueprint import LEASE_SECONDS, HostSettings
+from async_op.hosting.fencing import DRIVER, Fence
 from async_op.hosting.host import Host
+from async_op.hosting.host_settings import HostSettings
+from async_op.hosting.lease import LEASE_SECONDS
 from tests.hosting.virtual_host import (
     GENERATION,
     Calls,
@@ -28,7 +30,7 @@ def test_a_failure_between_two_epochs_is_kept_and_told() -> None:
         await asyncio.sleep(100.0)
         assert isinstance((await run.status()).failure, ElementFailed)
         for attempt in (2, 3):
-            reply = await run.hello(fence=say.Fence(run.version, attempt))
+            reply = await run.hello(fence=Fence(run.version, attempt))
             assert isinstance(reply, say.Failed)
             assert isinstance(reply.error, ElementFailed)
 
@@ -41,7 +43,7 @@ def test_a_failure_of_what_is_nobody_s_is_not_told() -> None:
         await run.feed(-10.0)
         run.host.gone(run.feeder)
         await asyncio.sleep(100.0)
-        assert await run.hello(fence=say.Fence(0, 2)) == say.Refused("replace")
+        assert await run.hello(fence=Fence(0, 2)) == say.Refused("replace")
 
     hosted(test)
 
@@ -87,7 +89,7 @@ def test_a_part_that_is_not_written_leaves_the_host_dirty() -> None:
         reply = await run.host.answer(run.feeder, say.Cut(1, target=OSError("full")))
         assert isinstance(reply, say.Failed)
         assert await run.host.answer(run.feeder, say.Cut(1)) == say.Refused("stale")
-        assert await run.hello(fence=say.Fence(0, 2)) == say.Refused("replace")
+        assert await run.hello(fence=Fence(0, 2)) == say.Refused("replace")
 
     hosted(test)
 
@@ -163,7 +165,7 @@ def test_messages_of_another_generation_change_nothing() -> None:
         for message in (
             say.Renew("another"),
             say.Committed("another", 1),
-            say.Stop("another", say.Fence(9, say.DRIVER)),
+            say.Stop("another", Fence(9, DRIVER)),
         ):
             assert await run.host.answer("a stranger", message) == say.Refused("foreign")
         assert not run.host.ended.is_set()
@@ -174,7 +176,7 @@ def test_messages_of_another_generation_change_nothing() -> None:
 def test_a_feeder_that_is_silent_gives_way_to_a_newer_one() -> None:
     async def test(run: Run) -> None:
         await run.hello()
-        newer = replace(run.greeting(), fence=say.Fence(0, 2))
+        newer = replace(run.greeting(), fence=Fence(0, 2))
         assert await run.host.answer("second", newer) == say.Refused("busy")
         await asyncio.sleep(15.0)
         assert await run.host.answer("second", newer) == say.Refused("replace")
@@ -186,7 +188,7 @@ def test_a_feeder_of_an_earlier_job_gives_way_at_once() -> None:
     async def test(run: Run) -> None:
         await run.hello()
         await run.feed(10.0)
-        newer = replace(run.greeting(), fence=say.Fence(0, 2), job="another job")
+        newer = replace(run.greeting(), fence=Fence(0, 2), job="another job")
         assert await run.host.answer("second", newer) == say.Refused("replace")
         assert run.host.ended.is_set(), "its calls must not go on beside those of the host that takes its place"
 

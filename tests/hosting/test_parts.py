@@ -10,42 +10,38 @@ from hypothesis import strategies as st
 from async_op.hosting import errors
 from async_op.hosting import messages as say
 from async_op.hosting.epoch import one_of_each
-from async_op.hosting.host import Fencing
+from async_op.hosting.fencing import Fence, Fencing, NewestManifest
 from async_op.hosting.wire import frames
 from async_op.hosting.wire.sockets import is_proof, new_nonce, proof_of
 
 
-def hello(version: int, attempt: int, snapshot_id: str | None = None, cut_id: str | None = None) -> say.Hello:
-    return say.Hello("run", say.Fence(version, attempt), say.NewestManifest(snapshot_id, cut_id), "job")
-
-
 @pytest.mark.parametrize(
     ("manifest", "judged"),
     [
-        (say.NewestManifest("m1", None), None),
-        (say.NewestManifest("m1", "a cut of another host"), None),
-        (say.NewestManifest("m2", None), "replace"),
-        (say.NewestManifest(None, None), "replace"),
+        (NewestManifest("m1", None), None),
+        (NewestManifest("m1", "a cut of another host"), None),
+        (NewestManifest("m2", None), "replace"),
+        (NewestManifest(None, None), "replace"),
     ],
 )
-def test_a_restored_host_continues_from_that_manifest_only(manifest: say.NewestManifest, judged: str | None) -> None:
+def test_a_restored_host_continues_from_that_manifest_only(manifest: NewestManifest, judged: str | None) -> None:
     fencing = Fencing("run", "m1")
 
-    assert fencing.judge(say.Hello("run", say.Fence(1, 1), manifest, "job"), is_being_fed=False) == judged
+    assert fencing.judge("run", Fence(1, 1), manifest, is_being_fed=False) == judged
 
 
 @pytest.mark.parametrize(
     ("manifest", "judged"),
     [
-        (say.NewestManifest("m2", "c2"), None),
-        (say.NewestManifest("m9", "c2"), None),
-        (say.NewestManifest("m2", "c1"), "replace"),
-        (say.NewestManifest("m2", None), "replace"),
-        (say.NewestManifest("m1", None), "replace"),
+        (NewestManifest("m2", "c2"), None),
+        (NewestManifest("m9", "c2"), None),
+        (NewestManifest("m2", "c1"), "replace"),
+        (NewestManifest("m2", None), "replace"),
+        (NewestManifest("m1", None), "replace"),
     ],
 )
 def test_a_host_that_has_cut_continues_where_its_last_cut_is_named(
-    manifest: say.NewestManifest, judged: str | None
+    manifest: NewestManifest, judged: str | None
 ) -> None:
     fencing = Fencing("run", "m1")
     fencing.mark_dirty()
@@ -53,23 +49,23 @@ def test_a_host_that_has_cut_continues_where_its_last_cut_is_named(
     fencing.mark_dirty()
     fencing.mark_cut("c2")
 
-    assert fencing.judge(say.Hello("run", say.Fence(1, 1), manifest, "job"), is_being_fed=False) == judged
+    assert fencing.judge("run", Fence(1, 1), manifest, is_being_fed=False) == judged
 
 
 def test_a_host_that_somebody_was_let_into_is_dirty_until_its_cut() -> None:
     fencing = Fencing("run", None)
-    assert fencing.judge(hello(0, 1), is_being_fed=False) is None
+    assert fencing.judge("run", Fence(0, 1), NewestManifest(None, None), is_being_fed=False) is None
     fencing.mark_dirty()
 
-    assert fencing.judge(hello(0, 2), is_being_fed=False) == "replace"
+    assert fencing.judge("run", Fence(0, 2), NewestManifest(None, None), is_being_fed=False) == "replace"
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), min_size=1))
 def test_only_newer_fences_are_judged_at_all(fences: list[tuple[int, int]]) -> None:
     fencing = Fencing("run", None)
-    newest = say.Fence(-1, -1)
-    for fence in map(say.Fence._make, fences):
-        judged = fencing.judge(hello(*fence), is_being_fed=False)
+    newest = Fence(-1, -1)
+    for fence in map(Fence._make, fences):
+        judged = fencing.judge("run", Fence(*fence), NewestManifest(None, None), is_being_fed=False)
         assert (judged == "stale") == (fence <= newest)
         newest = max(newest, fence)
         assert fencing.may_stop(fence) == (fence >= newest)

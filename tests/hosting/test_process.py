@@ -24,16 +24,17 @@ import pytest
 from async_op import ElementFailed
 from async_op.errors import OpenFailed
 from async_op.hosting import messages as say
-from async_op.hosting import overseer
+from async_op.hosting import supervisor
+from async_op.hosting.diagnostics import noted_blocking
 from async_op.hosting.errors import FeederFenced, HostLost, HostSilent, HostUnreachable
 from async_op.hosting.feeder import Feeder
+from async_op.hosting.fencing import NewestManifest
 from async_op.hosting.messages import Address
-from async_op.hosting.notes import noted_blocking
-from async_op.hosting.overseer import Overseer
-from async_op.hosting.process import local_hosts, places, resident, template
+from async_op.hosting.process import fork_server, host_files, host_process, local_hosts
+from async_op.hosting.process.fork_server import watch
+from async_op.hosting.process.host_files import place_of, sweep
 from async_op.hosting.process.launch import launch
-from async_op.hosting.process.places import place_of, sweep
-from async_op.hosting.process.template import watch
+from async_op.hosting.supervisor import HostSupervisor
 from async_op.hosting.wire import frames, socket_paths
 from async_op.hosting.wire.socket_paths import PATH_BYTES_MAX
 from async_op.hosting.wire.sockets import SocketChannel, connect, connecting
@@ -46,9 +47,9 @@ from tests.hosting.kit import (
     IMPATIENT,
     SECRET,
     BlockingOpen,
-    Blueprint,
     FailingOpen,
     Machine,
+    OperatorFactory,
     StuckClose,
     driven,
     epoch,
@@ -105,15 +106,15 @@ def test_a_part_is_a_snapshot_s_and_a_new_host_restores_it(machine: Machine, tmp
     ((handle, _),) = [driven(feeder.cut(say.Cut(1, target=pending))).handle]
     feeder.close()
     snapshot = pending.commit([handle])
-    with Overseer(GENERATION, SECRET) as overseer:
-        overseer.report(0, address)
-        overseer.committed(1)
+    with HostSupervisor(GENERATION, SECRET) as supervisor:
+        supervisor.report(0, address)
+        supervisor.committed(1)
     assert sorted(snapshot.to_arrow("count").column("value").to_pylist()) == [1, 2]
 
     place = machine.instructions().place
     wait_until(lambda: not place.lock.exists())
     address = machine.start(restore=snapshot.restore(0), manifest_id=snapshot.manifest.snapshot_id)
-    greeting = replace(hello(1, 5), manifest=say.NewestManifest(snapshot.manifest.snapshot_id, None))
+    greeting = replace(hello(1, 5), manifest=NewestManifest(snapshot.manifest.snapshot_id, None))
     assert epoch(connect(address, SECRET), greeting, [rows("a")])[1] == [("a", 3)]
 
 
@@ -213,7 +214,7 @@ def test_a_function_that_blocks_the_loop_is_an_error_that_names_the_log(machine:
     wait_until(lambda: not is_running(hanging))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only a template sees how its hosts end")
+@pytest.mark.skipif(sys.platform != "linux", reason="only a fork server sees how its hosts end")
 @pytest.mark.parametrize(
     ("action", "how"), [("die", "by SIGKILL"), ("segfault", "by SIGSEGV"), ("exit", "with status 3")]
 )
@@ -254,10 +255,10 @@ def test_a_segfault_leaves_its_stack_in_the_log(machine: Machine) -> None:
 def test_a_host_that_is_stopped_is_told_of_and_replaced_for_good(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(overseer, "_ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(supervisor, "_ANSWER_SECONDS", 0.2)
     address = machine.start()
     stopped = pid(machine)
-    with Overseer(GENERATION, SECRET) as watching:
+    with HostSupervisor(GENERATION, SECRET) as watching:
         watching.report(3, address)
         assert watching.poll()
         os.kill(stopped, signal.SIGSTOP)
@@ -302,11 +303,11 @@ def test_a_host_that_cannot_answer_tells_what_blocks_it_and_its_successor_does_n
 def test_a_host_that_was_stopped_before_it_was_asked_is_told_of(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(overseer, "_ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(supervisor, "_ANSWER_SECONDS", 0.2)
     address = machine.start()
     stopped = pid(machine)
     os.kill(stopped, signal.SIGSTOP)
-    with Overseer(GENERATION, SECRET) as watching:
+    with HostSupervisor(GENERATION, SECRET) as watching:
         watching.report(3, address)
         watching.report(4, Address("/nowhere.sock", log="no log", process="nobody"))
         assert not watching.poll()
@@ -336,8 +337,8 @@ def test_the_log_of_a_host_that_does_not_start_says_why(machine: Machine) -> Non
 def test_a_host_that_does_not_listen_in_time_is_let_go_of_and_ends(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heard = template.heard  # it is heard for a second from its fork on, however long its template takes to start
-    monkeypatch.setattr(template, "heard", lambda connected, until: heard(connected, time.monotonic() + 1))
+    heard = fork_server.heard  # it is heard for a second from its fork on, however long its fork server takes to start
+    monkeypatch.setattr(fork_server, "heard", lambda connected, until: heard(connected, time.monotonic() + 1))
     before, released = set(threading.enumerate()), tmp_path / "released"
     late = replace(machine.instructions(), prepare=partial(wait_for, str(released)))
     with pytest.raises(HostUnreachable, match=r"open\(\) of the function has not returned after"):
@@ -361,7 +362,7 @@ def test_a_function_that_eats_its_memory_fails_its_element(machine: Machine) -> 
 
 
 def test_an_error_of_open_fails_the_first_epoch(machine: Machine) -> None:
-    address = machine.start(blueprint=Blueprint(FailingOpen))
+    address = machine.start(factory=OperatorFactory(FailingOpen))
 
     with pytest.raises(OpenFailed, match=r'open\(\) of FailingOpen has failed at ".*kit.py", line') as failed:
         task(machine.ways([address]), hello())
@@ -373,8 +374,8 @@ def test_an_open_may_block_for_longer_than_a_host_may_be_silent_and_the_log_says
     machine: Machine, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     released = tmp_path / "released"
-    blueprint = Blueprint(partial(BlockingOpen, str(released)))
-    impatient = machine.instructions(blueprint, lease_seconds=0.5, patience_seconds=0.5)
+    factory = OperatorFactory(partial(BlockingOpen, str(released)))
+    impatient = machine.instructions(factory, lease_seconds=0.5, patience_seconds=0.5)
     starting = launch(replace(impatient, prepare=tell_soon))
 
     def started() -> Address | None:
@@ -419,7 +420,7 @@ def test_a_host_ends_with_what_it_watches(machine: Machine) -> None:
 
 @pytest.mark.thorough
 def test_a_function_that_does_not_close_is_not_waited_for(machine: Machine) -> None:
-    machine.start(blueprint=Blueprint(StuckClose))
+    machine.start(factory=OperatorFactory(StuckClose))
     stuck = pid(machine)
 
     os.kill(stuck, signal.SIGTERM)
@@ -498,7 +499,7 @@ def test_logs_of_hosts_that_were_killed_and_replaced_go_once_their_run_is_over(s
 def test_the_newest_logs_of_all_runs_are_kept_and_those_in_use(
     short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places, "LOGS_MAX", 2)
+    monkeypatch.setattr(host_files, "LOGS_MAX", 2)
     logs = []
     for age in range(6):
         place = place_of(f"run {age % 2}", GENERATION, 0, str(short_path))
@@ -514,7 +515,7 @@ def test_the_newest_logs_of_all_runs_are_kept_and_those_in_use(
 
 
 def test_the_log_of_a_host_that_lives_is_kept(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "LOGS_MAX", 0)
+    monkeypatch.setattr(host_files, "LOGS_MAX", 0)
     log = Path(machine.start().log)
     log.write_text("printed")
 
@@ -547,21 +548,21 @@ def test_what_others_have_laid_out_as_a_trap_is_not_touched(tmp_path: Path, trap
 
 
 def test_a_log_that_has_grown_too_long_is_truncated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resident, "LOG_BYTES_MAX", 100)
+    monkeypatch.setattr(host_process, "LOG_BYTES_MAX", 100)
     path = tmp_path / "log"
     with path.open("ab", buffering=0) as log:
         log.write(b"x" * 100)
-        resident._bound_log(log.fileno())
+        host_process._bound_log(log.fileno())
         assert path.stat().st_size == 100
         log.write(b"y")
-        resident._bound_log(log.fileno())
+        host_process._bound_log(log.fileno())
         log.write(b"and so on")
 
     assert path.read_bytes() == b"(over 0 MiB of output were removed here)\nand so on"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere an open folder has no short name")
-def test_hosts_and_their_template_live_in_a_folder_with_a_long_path(
+def test_hosts_and_their_fork_server_live_in_a_folder_with_a_long_path(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / ("x" * PATH_BYTES_MAX)

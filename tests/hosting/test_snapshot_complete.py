@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from async_op.hosting import messages as say
-from async_op.hosting.overseer import Overseer
+from async_op.hosting.supervisor import HostSupervisor
 from async_op.hosting.wire.sockets import connect
 from tests.hosting.kit import GENERATION as RUN
-from tests.hosting.kit import SECRET, Blueprint, Counting, Machine, epoch, hello, is_running, pid, wait_until
+from tests.hosting.kit import SECRET, Counting, Machine, OperatorFactory, epoch, hello, is_running, pid, wait_until
 from tests.hosting.virtual_host import GENERATION, Calls, Kit, Run, hosted, restored
 
 
@@ -143,15 +143,15 @@ class Noting(Counting):
 
 
 def test_a_driver_tells_hosts_without_waiting_for_the_next_epoch(machine: Machine) -> None:
-    address = machine.start(blueprint=Blueprint(Noting))
+    address = machine.start(factory=OperatorFactory(Noting))
     log, stopped = Path(address.log), pid(machine)
-    with Overseer(RUN, SECRET, 10.0**6) as overseer:
-        overseer.report(0, address)
+    with HostSupervisor(RUN, SECRET, 10.0**6) as supervisor:
+        supervisor.report(0, address)
         first, *_ = epoch(connect(address, SECRET), hello())
-        overseer.announce({0: first})
+        supervisor.announce({0: first})
         wait_until(lambda: "complete: 1;" in log.read_text())
         second, *_ = epoch(connect(address, SECRET), hello(1, 2, cut_id=first))
-        overseer.announce({0: second})
+        supervisor.announce({0: second})
         wait_until(lambda: "complete: 2;" in log.read_text())
-        overseer.stop(2)
+        supervisor.stop(2)
     wait_until(lambda: not is_running(stopped))

@@ -17,6 +17,7 @@ from async_op.hosting import messages as say
 from async_op.hosting import thread
 from async_op.hosting.errors import FeederFenced, HostLost
 from async_op.hosting.feeder import Feeder
+from async_op.hosting.fencing import NewestManifest
 from async_op.hosting.host import Host
 from async_op.hosting.thread import HostThread
 from async_op.subtask.operator import ResidentOperator
@@ -26,12 +27,12 @@ from async_op.threads.waits import Waits
 from snapshots import SnapshotStore
 from tests.async_op.kit import threads_since
 from tests.hosting.kit import (
-    Blueprint,
     CancelledOpen,
     Counting,
     FailingClose,
     FailingOpen,
     InterruptedOpen,
+    OperatorFactory,
     Straying,
     StuckClose,
     ask,
@@ -45,7 +46,7 @@ from tests.hosting.kit import (
 
 def test_epochs_run_on_the_other_thread_and_leave_none() -> None:
     before = set(threading.enumerate())
-    with HostThread(Blueprint(), settings()) as host:
+    with HostThread(OperatorFactory(), settings()) as host:
         cut_id, outputs, _ = epoch(host.channel(), hello(), [rows("a", "b")])
         assert outputs == [("a", 1), ("b", 1)]
         _, outputs, in_flight = epoch(
@@ -57,7 +58,7 @@ def test_epochs_run_on_the_other_thread_and_leave_none() -> None:
 
 
 def test_more_batches_than_are_under_way_at_once_are_fed_in_order() -> None:
-    with HostThread(Blueprint(), settings()) as host:
+    with HostThread(OperatorFactory(), settings()) as host:
         _, outputs, _ = epoch(host.channel(), hello(), [rows("a", "b") for _ in range(50)])
 
     assert outputs == [(key, number) for number in range(1, 51) for key in "ab"]
@@ -66,7 +67,7 @@ def test_more_batches_than_are_under_way_at_once_are_fed_in_order() -> None:
 @pytest.mark.parametrize("strategy", [ParkWait(60), ParkWait(0), ProgressiveWait()], ids=str)
 def test_the_feeding_thread_waits_as_it_is_told_and_knows_for_how_long(strategy: WaitStrategy) -> None:
     waits = Waits(WaitStrategies(consume=strategy, back_pressure=strategy))
-    with HostThread(Blueprint(), settings()) as host:
+    with HostThread(OperatorFactory(), settings()) as host:
         _, outputs, _ = epoch(host.channel(waits), hello(), [rows("a", "b") for _ in range(20)])
 
     assert len(outputs) == 40
@@ -75,7 +76,7 @@ def test_the_feeding_thread_waits_as_it_is_told_and_knows_for_how_long(strategy:
 
 
 def test_an_error_is_raised_in_the_feeding_thread() -> None:
-    with HostThread(Blueprint(), settings()) as host:
+    with HostThread(OperatorFactory(), settings()) as host:
         feeder = Feeder(host.channel())
         assert driven(feeder.hello(hello())) is None
         with pytest.raises(ElementFailed, match="ValueError: a"):
@@ -85,14 +86,14 @@ def test_an_error_is_raised_in_the_feeding_thread() -> None:
 
 
 def test_an_error_of_open_is_raised_in_the_feeding_thread() -> None:
-    with HostThread(Blueprint(FailingOpen), settings()) as host, pytest.raises(OpenFailed, match="no service"):
+    with HostThread(OperatorFactory(FailingOpen), settings()) as host, pytest.raises(OpenFailed, match="no service"):
         epoch(host.channel(), hello())
 
 
 @pytest.mark.parametrize("function", [InterruptedOpen, CancelledOpen])
 def test_what_open_raises_reaches_the_feeding_thread_though_it_is_no_exception(function: type[InterruptedOpen]) -> None:
     with (
-        HostThread(Blueprint(function), settings()) as host,
+        HostThread(OperatorFactory(function), settings()) as host,
         pytest.raises(OpenFailed, match=function.raised.__name__),
     ):
         epoch(host.channel(), hello())
@@ -114,7 +115,7 @@ def test_a_function_that_blocks_the_loop_is_an_error_and_does_not_hold_the_end_u
     monkeypatch.setattr(thread, "CLOSE_SECONDS", 0.1)
     monkeypatch.setattr(Blocking, "released", threading.Event())
     before = set(threading.enumerate())
-    with HostThread(Blueprint(Blocking), settings(patience_seconds=1.5)) as host:
+    with HostThread(OperatorFactory(Blocking), settings(patience_seconds=1.5)) as host:
         feeder = Feeder(host.channel())
         assert driven(feeder.hello(hello())) is None
         with pytest.raises(HostLost, match="no sign of life"):
@@ -127,7 +128,7 @@ def test_a_function_that_blocks_the_loop_is_an_error_and_does_not_hold_the_end_u
 
 
 @dataclass(frozen=True)
-class WithoutOperator(Blueprint):
+class WithoutOperator(OperatorFactory):
     """Cannot make its operator, or does so only when the test has ended."""
 
     raised: type[BaseException] | None = None
@@ -166,7 +167,7 @@ def test_a_host_that_cannot_be_made_in_time_can_be_interrupted(monkeypatch: pyte
 
 
 def test_a_feeder_waits_in_steps_that_let_it_show_that_it_lives() -> None:
-    with HostThread(Blueprint(), settings()) as host:
+    with HostThread(OperatorFactory(), settings()) as host:
         feeder = Feeder(host.channel())
         assert driven(feeder.hello(hello())) is None
         driven(feeder.feed([rows("a", seconds=600.0)]))
@@ -179,7 +180,7 @@ def test_a_host_that_answers_no_more_is_lost(monkeypatch: pytest.MonkeyPatch) ->
         raise asyncio.CancelledError
 
     monkeypatch.setattr(Host, "answer", answer)
-    with HostThread(Blueprint(), settings()) as host:
+    with HostThread(OperatorFactory(), settings()) as host:
         channel = host.channel()
         with pytest.raises(HostLost, match="answers no more"):
             ask(channel, say.Poll())
@@ -187,7 +188,7 @@ def test_a_host_that_answers_no_more_is_lost(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_feeder_whose_epoch_is_over_is_fenced() -> None:
-    with HostThread(Blueprint(), settings()) as host:
+    with HostThread(OperatorFactory(), settings()) as host:
         feeder = Feeder(host.channel())
         assert driven(feeder.hello(hello())) is None
         driven(feeder.cut(say.Cut(1)))
@@ -199,7 +200,7 @@ def test_a_feeder_whose_epoch_is_over_is_fenced() -> None:
 def test_what_a_host_in_a_task_took_over_is_waited_for_beyond_the_barrier_and_nothing_else_is() -> None:
     store = SnapshotStore("memory://taken over", "host")
     pending = store.begin()
-    with HostThread(Blueprint(), settings()) as host:
+    with HostThread(OperatorFactory(), settings()) as host:
         feeder = Feeder(host.channel())
         assert driven(feeder.hello(hello(timeout=0.0))) is None
         driven(feeder.feed([rows("slow", seconds=2.0)]))
@@ -209,8 +210,8 @@ def test_what_a_host_in_a_task_took_over_is_waited_for_beyond_the_barrier_and_no
 
     named = taken_over.manifest.snapshot_id
     in_task = settings(restore=taken_over.restore(0), manifest_id=named, is_resident=False)
-    with HostThread(Blueprint(), in_task) as host:
-        greeting = replace(hello(1, timeout=0.0), manifest=say.NewestManifest(named, None))
+    with HostThread(OperatorFactory(), in_task) as host:
+        greeting = replace(hello(1, timeout=0.0), manifest=NewestManifest(named, None))
         _, outputs, in_flight = epoch(host.channel(), greeting, [rows("endless", seconds=600.0)])
 
     assert outputs == [("slow", 1)]
@@ -218,7 +219,10 @@ def test_what_a_host_in_a_task_took_over_is_waited_for_beyond_the_barrier_and_no
 
 
 def test_a_stray_task_that_would_end_the_loop_fails_the_epoch() -> None:
-    with HostThread(Blueprint(Straying), settings()) as host, pytest.raises(OperatorInterrupted, match="SystemExit"):
+    with (
+        HostThread(OperatorFactory(Straying), settings()) as host,
+        pytest.raises(OperatorInterrupted, match="SystemExit"),
+    ):
         epoch(host.channel(), hello(), [rows("endless", seconds=600.0)])
     del host
     gc.collect()  # what asyncio says of the stray task it says here, not in the middle of another test
@@ -229,7 +233,7 @@ def test_a_function_that_does_not_close_is_given_up_in_a_task_too(
 ) -> None:
     monkeypatch.setattr(thread, "CLOSE_SECONDS", 1.0)
     before = set(threading.enumerate())
-    with HostThread(Blueprint(StuckClose), settings(is_resident=False)) as host:
+    with HostThread(OperatorFactory(StuckClose), settings(is_resident=False)) as host:
         epoch(host.channel(), hello(), [rows("a")])
 
     assert threads_since(before) == []
@@ -238,7 +242,7 @@ def test_a_function_that_does_not_close_is_given_up_in_a_task_too(
 
 def test_a_function_that_fails_to_close_leaves_no_thread(caplog: pytest.LogCaptureFixture) -> None:
     before = set(threading.enumerate())
-    with HostThread(Blueprint(FailingClose), settings(is_resident=False)) as host:
+    with HostThread(OperatorFactory(FailingClose), settings(is_resident=False)) as host:
         epoch(host.channel(), hello(), [rows("a")])
 
     assert threads_since(before) == []

@@ -12,9 +12,10 @@ from typing import Any
 from async_op import AsyncFunction, InvocationContext
 from async_op.elements import Element
 from async_op.hosting import messages as say
-from async_op.hosting.blueprint import HostSettings
 from async_op.hosting.fed_subtask import CutPart
+from async_op.hosting.fencing import Fence, NewestManifest
 from async_op.hosting.host import Host
+from async_op.hosting.host_settings import HostSettings
 from async_op.subtask.operator import ResidentOperator
 from async_op.testing import VirtualLoop
 from keygroups import ValueState
@@ -105,8 +106,8 @@ class Run:
     feeder: str = "a task"
 
     def greeting(self, timeout: float | None = None) -> say.Hello:
-        named = say.NewestManifest(f"m{self.version}" if self.version else None, self.cut_id)
-        return say.Hello(GENERATION, say.Fence(self.version, 1), named, "job", self.version, say.EpochEnd(timeout))
+        named = NewestManifest(f"m{self.version}" if self.version else None, self.cut_id)
+        return say.Hello(GENERATION, Fence(self.version, 1), named, "job", self.version, say.EpochEnd(timeout))
 
     async def hello(self, timeout: float | None = None, **changes: Any) -> say.Reply:
         return await self.host.answer(self.feeder, replace(self.greeting(timeout), **changes))

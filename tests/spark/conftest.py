@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from async_op.hosting import overseer
+from async_op.hosting import supervisor
 from snapshots.java import JavaNotFound, use_java
 from tests.spark.connect_server import connect_server
 
 
 @pytest.fixture(autouse=True)
-def patient_overseers(monkeypatch: pytest.MonkeyPatch) -> None:
+def patient_supervisors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no host be left out of an epoch because the machine is busy."""
-    monkeypatch.setattr(overseer, "_ANSWER_SECONDS", 120.0)
+    monkeypatch.setattr(supervisor, "_ANSWER_SECONDS", 120.0)
 
 
 @pytest.fixture(scope="session")

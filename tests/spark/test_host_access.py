@@ -11,7 +11,7 @@ from pyspark import SparkFiles
 
 from async_op.hosting.errors import HostUnreachable
 from async_op.hosting.messages import Address
-from async_op.hosting.process.resident import Instructions
+from async_op.hosting.process.host_process import Instructions
 from async_op.spark.task import host_access
 from async_op.spark.task.host_access import HostAccess, TaskWays
 from async_op.spark.task.newest import Newest
@@ -24,7 +24,7 @@ REPORTED = Address("/nowhere/1.sock", process="vm:1")
 
 def task_ways(**options: Any) -> TaskWays:
     access = HostAccess(
-        generation=GENERATION, blueprint=b"", run_id="run", secret=b"", addresses={0: REPORTED}, **options
+        generation=GENERATION, factory=b"", run_id="run", secret=b"", addresses={0: REPORTED}, **options
     )
     return TaskWays(access, Newest(), 1, 0, Waits(WaitStrategies()))
 

@@ -20,7 +20,7 @@ from pyspark import SparkFiles, cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 from async_op import AsyncFunction, ElementFailed
-from async_op.hosting.process.places import place_of
+from async_op.hosting.process.host_files import place_of
 from async_op.spark import AsyncPipeline, PipelineQuery
 from async_op.spark.epoch import fleet
 from keygroups import ValueState

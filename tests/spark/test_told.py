@@ -24,9 +24,9 @@ from pyspark.sql import DataFrame, SparkSession
 from typer.testing import CliRunner
 
 from async_op import AsyncFunction, BlocksEventLoop, ElementFailed
-from async_op.hosting import overseer
+from async_op.hosting import supervisor
 from async_op.hosting.errors import HostLost
-from async_op.hosting.overseer import Overseer
+from async_op.hosting.supervisor import HostSupervisor
 from async_op.spark import AsyncPipeline, split_dead_letters
 from async_op.spark.epoch.fleet import Fleet
 from async_op.spark.task.host_access import HostAccess
@@ -183,7 +183,7 @@ def test_a_function_that_blocks_is_warned_of_by_the_driver_while_it_blocks(world
 def test_a_host_that_is_stopped_in_the_first_epoch_is_named_and_replaced_once_it_is_given_up(
     world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(overseer, "_ANSWER_SECONDS", 5.0)
+    monkeypatch.setattr(supervisor, "_ANSWER_SECONDS", 5.0)
     stopped, given_up = tmp_path / "stopped", []
     access = Fleet.access
 
@@ -217,7 +217,7 @@ def test_a_host_on_another_machine_that_hangs_in_the_first_epoch_is_named_within
     world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, hangs: str
 ) -> None:
     hide_local_hosts(monkeypatch)
-    monkeypatch.setattr(Overseer, "poll", lambda _: {})  # Spark encrypts its traffic: only tasks reach hosts
+    monkeypatch.setattr(HostSupervisor, "poll", lambda _: {})  # Spark encrypts its traffic: only tasks reach hosts
     hanging, told = tmp_path / "hanging", tmp_path / "told"
 
     async def hang(value: Any) -> Any:

@@ -14,17 +14,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from async_op.hosting.blueprint import OPEN_SECONDS
 from async_op.hosting.errors import HostFailed, HostUnreachable
 from async_op.hosting.feeder import Waiting
+from async_op.hosting.lease import OPEN_SECONDS
 from async_op.hosting.messages import Address
-from async_op.hosting.process import template
-from async_op.hosting.process.resident import InOpen, Instructions
+from async_op.hosting.process import fork_server
+from async_op.hosting.process.host_process import InOpen, Instructions
 from async_op.hosting.wire.sockets import TICK_SECONDS
 from keygroups.safe_text import described
 
 COMMON_MODULES = (
-    *("async_op.hosting.process.resident", "snapshots.commit.writer"),
+    *("async_op.hosting.process.host_process", "snapshots.commit.writer"),
     *("fsspec.core", "pyarrow.compute", "pyarrow.parquet"),  # `snapshots` loads them on first use
 )
 """What every host needs, whatever runs in it."""
@@ -35,7 +35,7 @@ _log = logging.getLogger(__package__)
 def launch(instructions: Instructions, modules: Sequence[str] = COMMON_MODULES) -> Waiting[Address]:
     """Start a host on this machine; it inherits this process's group, limits and environment.
 
-    On Linux a template forks it, which starts with the first host of an executor. Elsewhere, and where no template can
+    On Linux a fork server forks it, which starts with the first host of an executor. Elsewhere, and where no server can
     be started, the host is a fresh interpreter.
 
     Parameters
@@ -43,7 +43,7 @@ def launch(instructions: Instructions, modules: Sequence[str] = COMMON_MODULES) 
     instructions : Instructions
         What the host is told.
     modules : sequence of str
-        What a template loads before it forks: modules that start no thread, and that all hosts of the executor need.
+        What a fork server loads before it forks: modules that start no thread, and that all hosts of the executor need.
 
     Raises
     ------
@@ -111,17 +111,17 @@ class _Start:
                 os.close(self._watched)
 
     def _is_forked(self) -> bool:
-        """Hear a host that a template forks; returns False if no template does."""
+        """Hear a host that a fork server forks; returns False if no fork server does."""
         owner = self._owner()
         if owner is None:
             return False
         descriptors = [self._log.fileno(), self._log.fileno(), *self._watched_descriptors()]
         try:
-            forked = template.fork(
-                owner, self._modules, template.Order.of(self._instructions), descriptors, self._until
+            forked = fork_server.fork(
+                owner, self._modules, fork_server.Order.of(self._instructions), descriptors, self._until
             )
         except (HostUnreachable, FileNotFoundError) as error:
-            _log.debug("hosts of this process are not forked from a template: %s", error)
+            _log.debug("hosts of this process are not forked from a fork server: %s", error)
             return False
         finally:
             os.close(owner)
@@ -135,8 +135,8 @@ class _Start:
         return [] if self._watched is None else [self._watched]
 
     def _owner(self) -> int | None:
-        """Return a descriptor of the process that the template must not outlive: what the host watches, or this one."""
-        return template.watch(os.getpid()) if self._watched is None else os.dup(self._watched)
+        """Return a descriptor of the process that the fork server must not outlive: what the host watches, or this."""
+        return fork_server.watch(os.getpid()) if self._watched is None else os.dup(self._watched)
 
     def _start_fresh(self) -> None:
         """Hear a host in an interpreter of its own."""
@@ -150,7 +150,7 @@ class _Start:
                     stdout=theirs.fileno(),
                     stderr=self._log,
                     pass_fds=watched,
-                    env=template.environment(),
+                    env=fork_server.environment(),
                 )
             ours.settimeout(OPEN_SECONDS)
             ours.sendall(pickle.dumps((sys.path, self._instructions, watched)))
@@ -161,7 +161,7 @@ class _Start:
 
     def _hear(self, connected: socket.socket) -> None:
         """Hear a host until its function is open; meanwhile it says what `open` does."""
-        for said in template.heard(connected, self._until):
+        for said in fork_server.heard(connected, self._until):
             if not isinstance(said, InOpen):
                 self._answer = said
                 return

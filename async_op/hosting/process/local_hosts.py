@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from async_op.errors import BlocksEventLoop
+from async_op.hosting.diagnostics import noted_blocking
 from async_op.hosting.messages import Address
-from async_op.hosting.notes import noted_blocking
-from async_op.hosting.process.places import holder_of
+from async_op.hosting.process.host_files import holder_of
 from snapshots.host_logs import digest_of, run_folder
 
 

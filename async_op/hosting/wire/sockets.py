@@ -12,11 +12,11 @@ from collections import deque
 from pathlib import Path
 from typing import Literal
 
-from async_op.hosting.blueprint import PATIENCE_SECONDS
+from async_op.hosting.diagnostics import how_ended, what_blocks
 from async_op.hosting.errors import HostFailed, HostLost, HostSilent, HostUnreachable, MessageTooLarge, NotOurs
 from async_op.hosting.feeder import Waiting
+from async_op.hosting.lease import PATIENCE_SECONDS
 from async_op.hosting.messages import Address, Failed, Message, Reply
-from async_op.hosting.notes import how_ended, what_blocks
 from async_op.hosting.wire import frames
 from async_op.hosting.wire.socket_paths import bindable
 from async_op.threads.wait_strategies import WaitSituation, WaitStrategies

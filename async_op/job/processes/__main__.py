@@ -1,4 +1,4 @@
-"""`python -m async_op.job.processes`: a child as a fresh interpreter, where no template can fork one; see `spawn`."""
+"""`python -m async_op.job.processes`: a child as a fresh interpreter, where none can be forked; see `spawn`."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class ChildInstructions:
         del exits  # the parent knows the file
         answer.close()
         if isinstance(sys.stdout, TextIOWrapper):
-            sys.stdout.reconfigure(line_buffering=True)  # the template's own output was a log
+            sys.stdout.reconfigure(line_buffering=True)  # the fork server's own output was a log
         self.run(*descriptors)
 
     def run(self, parent: int, connected: int) -> None:

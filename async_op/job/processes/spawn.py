@@ -1,7 +1,7 @@
 """Starts a child, and finds out how it has ended.
 
-On Linux a template forks it, as hosts: the first one waits for the template's imports, all others take milliseconds.
-Elsewhere, and where no template can be started, a child is a fresh interpreter.
+On Linux a fork server forks it, as hosts: the first one waits for the server's imports, all others take milliseconds.
+Elsewhere, and where no fork server can be started, a child is a fresh interpreter.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ class _Process(Protocol):
 
 
 class _Forked:
-    """A child of the template, which alone gets its exit status and notes it.
+    """A child of the fork server, which alone gets its exit status and notes it.
 
     Parameters
     ----------
     pid : int
         Its process.
     exits : Path
-        The file in which the template notes how it ends.
+        The file in which the fork server notes how it ends.
     """
 
     def __init__(self, pid: int, exits: Path) -> None:
@@ -76,7 +76,7 @@ class _Forked:
             weakref.finalize(self, os.close, self._ended)
 
     def wait(self) -> str:
-        from async_op.hosting.notes import noted_exit
+        from async_op.hosting.diagnostics import noted_exit
 
         if self._ended is not None:
             waiting = select.poll()
@@ -102,7 +102,7 @@ class _Fresh:
     """
 
     def __init__(self, told: ChildInstructions, connected: socket.socket) -> None:
-        from async_op.hosting.process.template import environment
+        from async_op.hosting.process.fork_server import environment
 
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "async_op.job.processes", str(connected.fileno())],
@@ -175,21 +175,21 @@ def _start(spec: ChildSpec, connected: socket.socket) -> _Process:
 
 
 def _forked(told: ChildInstructions, connected: socket.socket) -> _Forked | None:
-    """Have a template fork a child; None if none does."""
-    from async_op.hosting.blueprint import OPEN_SECONDS  # jobs of one process need nothing of hosts
-    from async_op.hosting.process import template
+    """Have a fork server fork a child; None if none does."""
+    from async_op.hosting.lease import OPEN_SECONDS  # jobs of one process need nothing of hosts
+    from async_op.hosting.process import fork_server
 
     may_fork = sys.platform == "linux" and not _is_debugged()
-    owner = template.watch(os.getpid()) if may_fork else None
+    owner = fork_server.watch(os.getpid()) if may_fork else None
     if owner is None:
         return None
     nothing = os.open(os.devnull, os.O_WRONLY)
     try:
-        order, until = template.Order.of(pickle.dumps(told)), time.monotonic() + OPEN_SECONDS
+        order, until = fork_server.Order.of(pickle.dumps(told)), time.monotonic() + OPEN_SECONDS
         streams = [stream if _is_inherited(stream) else nothing for stream in (1, 2)]
-        forked = template.fork(owner, MODULES, order, [*streams, owner, connected.fileno()], until)
+        forked = fork_server.fork(owner, MODULES, order, [*streams, owner, connected.fileno()], until)
     except (HostUnreachable, OSError) as error:
-        _log.debug("children of this process are not forked from a template: %s", error)
+        _log.debug("children of this process are not forked from a fork server: %s", error)
         return None
     finally:
         os.close(nothing)
@@ -201,7 +201,7 @@ def _forked(told: ChildInstructions, connected: socket.socket) -> _Forked | None
 
 
 def _is_debugged() -> bool:
-    """Return whether debugpy controls this process: it would stop each fork of the template until somebody attaches."""
+    """Return whether debugpy controls this process: it would stop each fork until somebody attaches."""
     pydevd = sys.modules.get("pydevd")
     return pydevd is not None and pydevd.get_global_debugger() is not None
 

@@ -11,14 +11,14 @@ from pyspark.sql import SparkSession
 
 from async_op.errors import BlocksEventLoop
 from async_op.hosting.errors import HostSilent
-from async_op.hosting.lookout import Sighting, forget, sightings_in
+from async_op.hosting.host_sightings import Sighting, forget, sightings_in
 from async_op.hosting.messages import Status
-from async_op.hosting.overseer import Overseer
 from async_op.hosting.process.local_hosts import blocking_in, hosts_of
+from async_op.hosting.supervisor import HostSupervisor
 from async_op.hosting.wire.sockets import new_secret
 from async_op.resilience.lending import Lender
-from async_op.spark.task.blueprint import EpochBlueprint
 from async_op.spark.task.host_access import HostAccess, log_levels
+from async_op.spark.task.operator_factory import EpochOperatorFactory
 from async_op.spark.task.pickling import names_bound_to_tasks, pickled
 from async_op.spark.task.report import Report, SubtaskFailure, SubtaskReport
 from async_op.threads.watchdog import warn_of
@@ -29,7 +29,7 @@ from snapshots.host_logs import logs_pattern, new_run_id
 
 _log = logging.getLogger(__package__)
 
-BlueprintFor = Callable[[int], EpochBlueprint]
+OperatorFactoryFor = Callable[[int], EpochOperatorFactory]
 
 
 class Fleet:
@@ -37,8 +37,8 @@ class Fleet:
 
     Parameters
     ----------
-    blueprint_for : callable
-        Returns the blueprint of the operators for a parallelism.
+    factory_for : callable
+        Returns the factory of the operators for a parallelism.
     spark : SparkSession
         The session whose executors run the hosts.
     folder : Folder
@@ -52,15 +52,17 @@ class Fleet:
         The parallelism of the current generation; None if there is none.
     """
 
-    def __init__(self, blueprint_for: BlueprintFor, spark: SparkSession, folder: Folder, *, is_resident: bool) -> None:
-        self._blueprint_for = blueprint_for
+    def __init__(
+        self, factory_for: OperatorFactoryFor, spark: SparkSession, folder: Folder, *, is_resident: bool
+    ) -> None:
+        self._factory_for = factory_for
         self._folder, self._run_id = folder, new_run_id(folder.uri)
         self._secret = new_secret()
         self._driver_host = _driver_host(spark)
         self._generations = count(1)
         self._jobs = count(1)
         self._access: HostAccess | None = None
-        self._overseer: Overseer | None = None
+        self._supervisor: HostSupervisor | None = None
         self._lender: Lender | None = None
         self._is_loaded = True
         self._has_warned = False
@@ -68,9 +70,9 @@ class Fleet:
         self._told: set[str] = set()
         self._sightings: list[Sighting] = []
         self._blocking: dict[tuple[str, str], BlocksEventLoop] = {}
-        blueprint = blueprint_for(1)
-        self._hears_of_snapshots = blueprint.options.function.hears_of_snapshots
-        self.is_resident = is_resident and _may_be_resident(blueprint)
+        factory = factory_for(1)
+        self._hears_of_snapshots = factory.options.function.hears_of_snapshots
+        self.is_resident = is_resident and _may_be_resident(factory)
         self.parallelism: int | None = None
         if self.is_resident:
             _warn_of_settings(spark)
@@ -91,13 +93,13 @@ class Fleet:
 
     def locate(self, reports: Iterable[Report]) -> None:
         """Note where hosts are, also after a failed epoch, so that `end` can stop them, and which were given up."""
-        if self._overseer is None or self._access is None:
+        if self._supervisor is None or self._access is None:
             return
         given_up = dict(self._access.given_up)
         for report in reports:
             if report.address is None:
                 continue
-            self._overseer.report(report.subtask_index, report.address)
+            self._supervisor.report(report.subtask_index, report.address)
             if isinstance(report, SubtaskFailure) and isinstance(report.error, HostSilent):
                 given_up[report.subtask_index] = report.address.process
         self._access = replace(self._access, given_up=given_up)
@@ -110,10 +112,10 @@ class Fleet:
         if self._lender is not None:
             holdings = {report.subtask_index: report.part.holdings for report in reports}
             self._lender.note([holdings[subtask] for subtask in sorted(holdings)])
-        if self._overseer is None or self._access is None:
+        if self._supervisor is None or self._access is None:
             return
         for report in reports:
-            self._overseer.report(report.subtask_index, report.address)
+            self._supervisor.report(report.subtask_index, report.address)
         addresses = {one.subtask_index: one.address for one in reports if one.address is not None}
         self._access = replace(self._access, addresses=addresses)
         self._warn_of_fallback(reports)
@@ -157,26 +159,26 @@ class Fleet:
 
     def poll(self) -> list[Status]:
         """Return the status of each host; hosts that do not answer are left out."""
-        return list(self._asked(self._overseer).values())
+        return list(self._asked(self._supervisor).values())
 
     def look(self) -> list[Status]:
         """Return what `poll` does, and the statuses of hosts that no epoch has reported yet.
 
         Names hosts that hang, and functions that block the event loop of hosts that cannot answer.
         """
-        access, overseer = self._access, self._overseer
-        found = self._asked(overseer)
+        access, supervisor = self._access, self._supervisor
+        found = self._asked(supervisor)
         self._warn_of_blocking(blocking_in(self._run_id))
-        if access is None or overseer is None or len(found) == self.parallelism:
+        if access is None or supervisor is None or len(found) == self.parallelism:
             return list(found.values())
         self._sightings = sightings_in(self._folder, access.generation)
         self._warn_of_blocking(blocking for one in self._sightings for blocking in one.blocking)
-        overseer.warn_of_silent({one.subtask: one.address for one in self._sightings if one.is_silent})
-        with self._strays(access, without=overseer.processes) as strays:
+        supervisor.warn_of_silent({one.subtask: one.address for one in self._sightings if one.is_silent})
+        with self._strays(access, without=supervisor.processes) as strays:
             return list({**self._asked(strays), **found}.values())
 
-    def _asked(self, overseer: Overseer | None) -> Mapping[int, Status]:
-        found = {} if overseer is None else overseer.poll()
+    def _asked(self, supervisor: HostSupervisor | None) -> Mapping[int, Status]:
+        found = {} if supervisor is None else supervisor.poll()
         self._warn_of_blocking(blocking for status in found.values() for blocking in status.blocking)
         return found
 
@@ -198,74 +200,74 @@ class Fleet:
 
     def committed(self, version: int) -> None:
         """Tell the hosts that a version is committed: those whose final cut belongs to it end."""
-        if self._overseer is not None:
-            self._overseer.committed(version)
+        if self._supervisor is not None:
+            self._supervisor.committed(version)
 
     def conclude(self) -> None:
         """Have the hosts wait no longer in the epoch under way; in a first epoch, as far as they have been seen."""
-        overseer, access = self._overseer, self._access
-        if overseer is not None and access is not None:
-            overseer.conclude()
+        supervisor, access = self._supervisor, self._access
+        if supervisor is not None and access is not None:
+            supervisor.conclude()
             with self._strays(access) as strays:
                 strays.conclude()
 
     def announce(self, snapshot: Snapshot) -> None:
         """Tell the hosts that a snapshot is committed, if their function wants to know; it waits for no host."""
-        if self._overseer is not None and self._hears_of_snapshots:
-            self._overseer.announce({channel.subtask: channel.cut_id for channel in snapshot.manifest.channels})
+        if self._supervisor is not None and self._hears_of_snapshots:
+            self._supervisor.announce({channel.subtask: channel.cut_id for channel in snapshot.manifest.channels})
 
     def end(self, version: int) -> None:
         """Tell all hosts to end; `version` is the version of the newest manifest."""
-        if self._overseer is not None:
-            self._overseer.stop(version)
-            self._overseer.__exit__()
+        if self._supervisor is not None:
+            self._supervisor.stop(version)
+            self._supervisor.__exit__()
             self._stop_strays(version)
-        self._overseer = self._access = self._lender = self.parallelism = None
+        self._supervisor = self._access = self._lender = self.parallelism = None
         self._had_room = True
 
     def _stop_strays(self, version: int) -> None:
         """End hosts that failed attempts have left; those that were never seen from here end with their lease."""
         assert self._access is not None, "there are hosts to end"
-        with self._strays(self._access) as overseer:
-            overseer.stop(version)
+        with self._strays(self._access) as supervisor:
+            supervisor.stop(version)
         self._sightings = []
         forget(self._folder, self._access.generation)
 
-    def _strays(self, access: HostAccess, without: Collection[str] = ()) -> Overseer:
-        """Return an overseer of all hosts on this machine and those that tasks have seen, reported by an epoch or not.
+    def _strays(self, access: HostAccess, without: Collection[str] = ()) -> HostSupervisor:
+        """Return a supervisor of all hosts on this machine and those that tasks have seen, reported by an epoch or not.
 
         Processes in `without` are left out.
         """
-        overseer = Overseer(access.generation, self._secret, told=self._told)
+        supervisor = HostSupervisor(access.generation, self._secret, told=self._told)
         seen = {one.subtask: one.address for one in self._sightings}
         for subtask, address in (hosts_of(self._run_id, access.generation) | seen).items():
             if address.process not in without:
-                overseer.report(subtask, address)
-        return overseer
+                supervisor.report(subtask, address)
+        return supervisor
 
     def _begin(self, parallelism: int) -> None:
         generation = f"{self._run_id}, {next(self._generations)}"
-        blueprint = self._blueprint_for(parallelism)
+        factory = self._factory_for(parallelism)
         self.parallelism = parallelism
         self._has_warned = False
         if not self.is_resident:
-            self._access = HostAccess(generation=generation, blueprint=blueprint)
+            self._access = HostAccess(generation=generation, factory=factory)
             return
         self._access = HostAccess(
             generation=generation,
-            blueprint=pickled(blueprint),
+            factory=pickled(factory),
             run_id=self._run_id,
             secret=self._secret,
             driver_host=self._driver_host,
             log_levels=log_levels(),
         )
-        self._overseer = Overseer(generation, self._secret, told=self._told).__enter__()
-        resilience = blueprint.options.resilience
+        self._supervisor = HostSupervisor(generation, self._secret, told=self._told).__enter__()
+        resilience = factory.options.resilience
         self._lender = None if resilience is None else Lender(resilience.lendable(parallelism), parallelism)
 
 
-def _may_be_resident(blueprint: EpochBlueprint) -> bool:
-    names = names_bound_to_tasks(blueprint)
+def _may_be_resident(factory: EpochOperatorFactory) -> bool:
+    names = names_bound_to_tasks(factory)
     if names:
         held = " and ".join(names)
         _log.warning("the function holds %s, for tasks only: it runs there, as with resident=False", held)

@@ -30,9 +30,9 @@ from async_op.spark.epoch.orders import EpochInput, EpochOrder, EpochSettings, M
 from async_op.spark.epoch.scaling import Scaling
 from async_op.spark.progress import EpochMetrics, EpochProgress, PipelineProgress
 from async_op.spark.rows.routing import Routing
-from async_op.spark.task.blueprint import EpochBlueprint
 from async_op.spark.task.epoch_task import EpochTask
 from async_op.spark.task.newest import Newest
+from async_op.spark.task.operator_factory import EpochOperatorFactory
 from async_op.spark.task.pickling import pickled
 from async_op.spark.task.report import REPORT_SCHEMA, SubtaskReport, checked, outputs_in, reports_in
 from keygroups.spark.partitions import no_rows, run_in_partitions
@@ -120,7 +120,7 @@ class EpochRunner:
         self._is_closed = False
         self._is_clean = True
         self._pauses = _Pauses()
-        self.fleet = Fleet(self._blueprint_for, spark, store.folder, is_resident=settings.is_resident)
+        self.fleet = Fleet(self._factory_for, spark, store.folder, is_resident=settings.is_resident)
         self.coordinator = Coordinator(store, retention)
         self.coordinator.take_over()
         self._watch = EpochWatch(store, self.fleet)
@@ -380,8 +380,8 @@ class EpochRunner:
             wait_strategies=self._settings.wait_strategies,
         )
 
-    def _blueprint_for(self, parallelism: int) -> EpochBlueprint:
-        return EpochBlueprint(
+    def _factory_for(self, parallelism: int) -> EpochOperatorFactory:
+        return EpochOperatorFactory(
             options=self._settings.options,
             event_time=self._settings.event_time,
             parallelism=parallelism,

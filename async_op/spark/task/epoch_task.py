@@ -12,15 +12,16 @@ from pyspark import TaskContext
 
 from async_op.epochs.position import SubtaskTimes
 from async_op.hosting.epoch import Epoch, Ran, run
-from async_op.hosting.lookout import Lookout
-from async_op.hosting.messages import Cut, EpochEnd, Fence, Hello, NewestManifest
-from async_op.hosting.process.template import EarlyTask
+from async_op.hosting.fencing import Fence, NewestManifest
+from async_op.hosting.host_sightings import Lookout
+from async_op.hosting.messages import Cut, EpochEnd, Hello
+from async_op.hosting.process.fork_server import EarlyTask
 from async_op.operator.counters import CALLS, LIMITS, milliseconds
 from async_op.spark.progress import EpochMetrics
-from async_op.spark.task.blueprint import WrittenPart
 from async_op.spark.task.epoch_rows import EpochRows
 from async_op.spark.task.host_access import MODULES, HostAccess, TaskWays
 from async_op.spark.task.newest import Newest
+from async_op.spark.task.operator_factory import WrittenPart
 from async_op.spark.task.pickling import pickled
 from async_op.spark.task.report import NO_REPORT, SubtaskFailure, SubtaskReport, batch_of
 from async_op.threads.loop_thread import rare_collections
@@ -75,7 +76,7 @@ class EpochTask:
     wait_strategies: WaitStrategies
 
     def for_workers(self) -> PartitionFunction:
-        """Return what workers run: this task, which the first epoch's load only when the template is on its way."""
+        """Return what workers run: this task, which the first epoch's load only when the fork server is on its way."""
         return EarlyTask(pickled(self), MODULES) if self.access.are_hosts_missing else self
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

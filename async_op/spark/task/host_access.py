@@ -16,20 +16,20 @@ from typing import Any
 
 from pyspark import SparkFiles
 
-from async_op.hosting.blueprint import HostSettings
 from async_op.hosting.errors import HostUnreachable
 from async_op.hosting.feeder import HostChannel, Waiting
+from async_op.hosting.host_settings import HostSettings
 from async_op.hosting.messages import Address
+from async_op.hosting.process.fork_server import watch
+from async_op.hosting.process.host_files import HostPlace, place_of
+from async_op.hosting.process.host_process import Instructions
 from async_op.hosting.process.launch import COMMON_MODULES, launch
 from async_op.hosting.process.local_hosts import found_at
-from async_op.hosting.process.places import HostPlace, place_of
-from async_op.hosting.process.resident import Instructions
-from async_op.hosting.process.template import watch
 from async_op.hosting.thread import HostThread
 from async_op.hosting.wire.sockets import SocketChannel, connecting
 from async_op.resilience.lending import Allowance
-from async_op.spark.task.blueprint import EpochBlueprint
 from async_op.spark.task.newest import Newest
+from async_op.spark.task.operator_factory import EpochOperatorFactory
 from async_op.threads.waits import Waits
 
 MODULES = (*COMMON_MODULES, __name__)
@@ -47,7 +47,7 @@ class HostAccess:
     ----------
     generation : str
         The generation of the hosts.
-    blueprint : EpochBlueprint or bytes
+    factory : EpochOperatorFactory or bytes
         Makes the operators; pickled by the driver if they live in hosts.
     run_id : str
         The run, from which the names of the hosts' folders are derived.
@@ -66,7 +66,7 @@ class HostAccess:
     """
 
     generation: str
-    blueprint: EpochBlueprint | bytes
+    factory: EpochOperatorFactory | bytes
     run_id: str = ""
     secret: bytes | None = field(default=None, repr=False)
     addresses: Mapping[int, Address] = field(default_factory=dict)
@@ -168,7 +168,7 @@ class TaskWays:
     def start(self) -> Waiting[Address]:
         """Start a host on this machine; raises `HostUnreachable` if it cannot."""
         access, self.asked = self._access, None
-        if access.secret is None or not isinstance(access.blueprint, bytes):
+        if access.secret is None or not isinstance(access.factory, bytes):
             raise HostUnreachable("operators of this query run in their tasks")
         place = self._place()
         watched = watch(os.getppid())
@@ -176,7 +176,7 @@ class TaskWays:
             instructions = Instructions(
                 place=place,
                 secret=access.secret,
-                blueprint=access.blueprint,
+                factory=access.factory,
                 settings=self._settings(),
                 interface=None if access.driver_host is None else _interface_to(access.driver_host),
                 watched=watched,
@@ -203,12 +203,12 @@ class TaskWays:
     def in_task(self) -> Waiting[HostChannel]:
         """Open the operator inside the task, for this epoch only."""
         self.asked = None
-        blueprint = self._access.blueprint
-        if isinstance(blueprint, bytes):
-            blueprint = loads(blueprint)  # noqa: S301 - pickled by the driver
+        factory = self._access.factory
+        if isinstance(factory, bytes):
+            factory = loads(factory)  # noqa: S301 - pickled by the driver
         settings = self._settings()
         settings = replace(settings, is_resident=False, lease_seconds=_LEASE_SECONDS, patience_seconds=math.inf)
-        self._own = HostThread(blueprint, settings).__enter__()
+        self._own = HostThread(factory, settings).__enter__()
         yield
         return self._own.channel(self._waits)
 

@@ -15,7 +15,7 @@ from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 from async_op.epochs.position import SubtaskTimes
 from async_op.hosting.messages import Address, Part
 from async_op.spark.progress import EpochMetrics
-from async_op.spark.task.blueprint import WrittenPart
+from async_op.spark.task.operator_factory import WrittenPart
 from keygroups.errors import KeyGroupsError
 from snapshots import SubtaskHandle
 

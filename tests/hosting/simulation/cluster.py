@@ -9,16 +9,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from async_op.hosting import messages as say
-from async_op.hosting.blueprint import HostSettings
 from async_op.hosting.errors import HostLost, HostSilent, HostUnreachable
 from async_op.hosting.feeder import HostChannel, Waiting
+from async_op.hosting.fencing import Fence, NewestManifest
 from async_op.hosting.host import Host
+from async_op.hosting.host_settings import HostSettings
 from async_op.hosting.messages import Address
 from async_op.hosting.wire.sockets import is_proof, new_nonce, proof_of
 from async_op.threads.wait_strategies import WaitSituation
 from snapshots import Snapshot
 from tests.hosting.simulation.scenario import Row, Scenario
-from tests.hosting.simulation.service import Blueprint, Service
+from tests.hosting.simulation.service import OperatorFactory, Service
 from tests.hosting.simulation.sink import Target
 from tests.hosting.simulation.storage import Storage, named, restored
 from tests.simulation.payments import Payments
@@ -50,7 +51,7 @@ class Process:
         self.connections: list[Connection] = []
         self.folder = cluster.storage.of_host(fails=cluster.draw.random() < 0.05 and cluster.may_break())
         self.host = Host(
-            Blueprint(cluster.service, self, parallelism),
+            OperatorFactory(cluster.service, self, parallelism),
             HostSettings(
                 generation=generation,
                 subtask_index=subtask,
@@ -425,9 +426,9 @@ class Cluster:
         stranger = Connection(process, self.draw, proof=new_nonce())
         generation = process.place[1]
         hello = say.Hello(
-            generation, say.Fence(10**6, 1), say.NewestManifest(None, None), "a stranger's", None, say.EpochEnd(0.0)
+            generation, Fence(10**6, 1), NewestManifest(None, None), "a stranger's", None, say.EpochEnd(0.0)
         )
-        for message in (hello, say.Feed([Row(-1, "key 0")]), say.Stop(generation, say.Fence(10**6, 1))):
+        for message in (hello, say.Feed([Row(-1, "key 0")]), say.Stop(generation, Fence(10**6, 1))):
             stranger._deliver(message)
 
     async def close(self) -> None:

@@ -13,6 +13,7 @@ from async_op import ElementFailed
 from async_op.hosting import messages as say
 from async_op.hosting.epoch import Epoch, one_of_each, run
 from async_op.hosting.errors import FeederFenced, HostLost, HostSilent, HostUnreachable, IncompleteEpoch
+from async_op.hosting.fencing import DRIVER, Fence
 from async_op.hosting.messages import Address
 from keygroups import key_group_of, subtask_of
 from snapshots import Claim, PendingSnapshot, Snapshot, SnapshotStore, SubtaskHandle
@@ -94,7 +95,7 @@ class Driver:
         finally:
             renewing.cancel()
             if not isinstance(sys.exception(), Crash):  # who is dead tells nobody
-                await self._tell_all(say.Stop(self.generation, say.Fence(self._version, say.DRIVER)))
+                await self._tell_all(say.Stop(self.generation, Fence(self._version, DRIVER)))
 
     @property
     def _version(self) -> int:
@@ -264,7 +265,7 @@ class Driver:
         ways = Ways(
             cluster, (machine, self.generation, index), self.parallelism, self.latest, known, set(self.given_up)
         )
-        fence = say.Fence(cut.version - 1, self.attempts)
+        fence = Fence(cut.version - 1, self.attempts)
         named_by = named(self.latest, index, self.parallelism)
         hello = say.Hello(self.generation, fence, named_by, job, None, end)
         batches = [rows[start : start + 2] for start in range(0, len(rows), 2)]

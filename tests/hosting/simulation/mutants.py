@@ -12,7 +12,9 @@ from async_op.epochs.delivery import SinkDelivery, Values
 from async_op.hosting import epoch
 from async_op.hosting import messages as say
 from async_op.hosting.errors import HostUnreachable
-from async_op.hosting.host import Fencing, Host, Lease
+from async_op.hosting.fencing import Fencing
+from async_op.hosting.host import Host
+from async_op.hosting.lease import Lease
 from async_op.idempotency_keys import Identity
 from async_op.spark.epoch.delivery import _ShippedDelivery
 from async_op.subtask.inbox import Reserve, ReservedInbox

@@ -169,7 +169,7 @@ class TimedFunction(Function):
         return [("timer", ctx.key, timestamp)]
 
 
-class Blueprint:
+class OperatorFactory:
     """What hosts of one generation are made of."""
 
     def __init__(self, service: Service, process: Process, parallelism: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from async_op.hosting.messages import NewestManifest as Named
+from async_op.hosting.fencing import NewestManifest as Named
 from keygroups import OperatorListState, range_of
 from keygroups.descriptors import StateDescriptor
 from keygroups.state.timers import TIMER_STATES

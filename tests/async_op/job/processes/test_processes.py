@@ -256,24 +256,24 @@ def said(folder: Path) -> set[tuple[int, str | None, str]]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each child is a fresh interpreter")
-def test_the_children_of_all_jobs_of_a_program_are_forked_from_one_template(
+def test_the_children_of_all_jobs_of_a_program_are_forked_from_one_fork_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ((template, *first),) = said(tmp_path / "first")
+    ((fork_server, *first),) = said(tmp_path / "first")
     monkeypatch.setenv("SAID", "later")
     monkeypatch.chdir(tmp_path)
     ((same, *second),) = said(tmp_path / "second")
 
-    assert same == template != os.getpid()
+    assert same == fork_server != os.getpid()
     assert [first[0], *second] == [None, "later", str(tmp_path)]
 
 
-def test_a_child_finds_a_module_in_a_folder_that_is_younger_than_its_template(
+def test_a_child_finds_a_module_in_a_folder_that_is_younger_than_its_fork_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = tmp_path / "made"
     monkeypatch.syspath_prepend(str(made))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # gives this test a template of its own
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # gives this test a fork server of its own
     said(tmp_path / "first")
     made.mkdir()
     (made / "made_later.py").write_text("async def same(value):\n    return value\n")
@@ -285,14 +285,14 @@ def test_a_child_finds_a_module_in_a_folder_that_is_younger_than_its_template(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each child is a fresh interpreter")
-async def test_children_outlive_a_template_that_is_killed(tmp_path: Path) -> None:
+async def test_children_outlive_a_fork_server_that_is_killed(tmp_path: Path) -> None:
     job = new_job(tmp_path / "snapshots", Endless(), steps(), sink := Kept(), parallelism=2)
     running = asyncio.create_task(job.run())
     await until(lambda: bool(sink.epochs), running)
     child = pids_of(job.progress())[0]
-    template = parent_of(child)
-    os.kill(template, signal.SIGKILL)
-    assert have_ended([template])
+    fork_server = parent_of(child)
+    os.kill(fork_server, signal.SIGKILL)
+    assert have_ended([fork_server])
 
     count = len(sink.epochs)
     await until(lambda: len(sink.epochs) > count, running)
@@ -339,10 +339,10 @@ def test_children_of_a_program_with_a_debugger_run_though_nobody_attaches(tmp_pa
     assert ended.returncode == 0
 
 
-def test_where_there_is_no_template_a_child_is_a_fresh_interpreter_that_tells_how_it_ends(
+def test_where_there_is_no_fork_server_a_child_is_a_fresh_interpreter_that_tells_how_it_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("async_op.hosting.process.template.watch", lambda pid: None)
+    monkeypatch.setattr("async_op.hosting.process.fork_server.watch", lambda pid: None)
     assert {parent for parent, *_ in said(tmp_path / "said")} == {os.getpid()}
 
     given = Step(Ending("exit", tmp_path / "mended"), key_by=by_seven)

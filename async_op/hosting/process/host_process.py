@@ -21,13 +21,14 @@ from io import TextIOWrapper
 from types import FrameType
 from typing import BinaryIO, NamedTuple
 
-from async_op.hosting.blueprint import CLOSE_SECONDS, OPEN_SECONDS, HostSettings
+from async_op.hosting.diagnostics import note_blocking
 from async_op.hosting.errors import HostUnreachable
 from async_op.hosting.host import Host
+from async_op.hosting.host_settings import HostSettings
+from async_op.hosting.lease import CLOSE_SECONDS, OPEN_SECONDS
 from async_op.hosting.messages import Address
-from async_op.hosting.notes import note_blocking
-from async_op.hosting.process import template
-from async_op.hosting.process.places import HostPlace, holder_of, leave, sweep
+from async_op.hosting.process import fork_server
+from async_op.hosting.process.host_files import HostPlace, holder_of, leave, sweep
 from async_op.hosting.wire.frames import BEAT_SECONDS
 from async_op.hosting.wire.server import Server
 from async_op.hosting.wire.socket_paths import bindable
@@ -77,8 +78,8 @@ class Instructions:
         Where the host has its socket, lock and log.
     secret : bytes
         The secret of the run.
-    blueprint : bytes
-        The blueprint of the operator, as the driver pickled it.
+    factory : bytes
+        The factory of the operator, as the driver pickled it.
     settings : HostSettings
         Which subtask the host is for, and what it is restored from.
     interface : str or None
@@ -87,7 +88,7 @@ class Instructions:
         A file descriptor that becomes readable when the host must end: the pidfd of the process that it must not
         outlive.
     prepare : callable or None
-        Called before the blueprint is unpickled; sets up what the user's function would find in a Python worker.
+        Called before the factory is unpickled; sets up what the user's function would find in a Python worker.
     exits : str
         The file that will have the exit status of the process; empty without one.
     given_up : str
@@ -96,7 +97,7 @@ class Instructions:
 
     place: HostPlace
     secret: bytes = field(repr=False)
-    blueprint: bytes = field(repr=False)
+    factory: bytes = field(repr=False)
     settings: HostSettings
     interface: str | None = None
     watched: int | None = None
@@ -193,7 +194,7 @@ def _try_lock(place: HostPlace) -> int | None:
 async def _live(instructions: Instructions, answer: BinaryIO) -> None:
     if instructions.prepare is not None:
         instructions.prepare()
-    host = Host(pickle.loads(instructions.blueprint), instructions.settings)  # noqa: S301 - pickled by the driver
+    host = Host(pickle.loads(instructions.factory), instructions.settings)  # noqa: S301 - pickled by the driver
     server = Server(host, instructions.secret)
     address = await _listen(server, instructions)
     loop = asyncio.get_running_loop()
@@ -228,7 +229,7 @@ async def _open(host: Host, settings: HostSettings) -> None:
 
 def _answer(answer: BinaryIO, address: Address, host: Host) -> None:
     try:
-        template.say(answer, address)
+        fork_server.say(answer, address)
     except OSError as error:  # no task is left that could feed this host
         print(f"the task that has started this host has ended: {error!r}", file=sys.stderr)  # noqa: T201
         host.ended.set()
@@ -254,7 +255,7 @@ def _tell_of_open(answer: BinaryIO, opened: threading.Event, loop_thread: int) -
     while not opened.wait(pause):
         pause *= 2
         with suppress(OSError):  # the process that started this one has ended, which the host is about to notice
-            template.say(answer, InOpen(time.monotonic() - began, _at(sys._current_frames()[loop_thread])))
+            fork_server.say(answer, InOpen(time.monotonic() - began, _at(sys._current_frames()[loop_thread])))
 
 
 def _at(frame: FrameType) -> str:

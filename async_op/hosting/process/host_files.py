@@ -55,7 +55,7 @@ class HostPlace(NamedTuple):
 
     @property
     def exits(self) -> Path:
-        """Where a template notes how its hosts have ended."""
+        """Where a fork server notes how its hosts have ended."""
         return self.folder / f"{self.name}.exits"
 
     def make_folder(self) -> None:

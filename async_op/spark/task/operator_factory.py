@@ -60,8 +60,8 @@ class WrittenPart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EpochBlueprint:
-    """Makes the operators of one generation of a query; a `Blueprint`.
+class EpochOperatorFactory:
+    """Makes the operators of one generation of a query; an `OperatorFactory`.
 
     Attributes
     ----------

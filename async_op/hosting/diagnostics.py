@@ -12,7 +12,7 @@ from async_op.errors import BlocksEventLoop
 from async_op.hosting.messages import Address
 
 _STATUS_SECONDS = 2.0
-"""A template notes the end of a host within milliseconds, on a busy machine somewhat later."""
+"""A fork server notes the end of a host within milliseconds, on a busy machine somewhat later."""
 
 
 def how_ended(address: Address) -> str:
@@ -22,9 +22,9 @@ def how_ended(address: Address) -> str:
 
 
 def noted_exit(exits: Path, process: str) -> str:
-    """Return how a forked process has ended, such as "by SIGSEGV"; empty if its template does not note it.
+    """Return how a forked process has ended, such as "by SIGSEGV"; empty if its fork server does not note it.
 
-    The template does so a moment after the connection has ended.
+    The fork server does so a moment after the connection has ended.
     """
     until, pause = time.monotonic() + _STATUS_SECONDS, threading.Event()
     while exits.parent.is_dir():

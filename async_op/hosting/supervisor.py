@@ -7,21 +7,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from async_op.hosting.blueprint import LEASE_SECONDS, PATIENCE_SECONDS, SILENT_SECONDS
 from async_op.hosting.errors import HostLost, HostUnreachable
-from async_op.hosting.messages import (
-    DRIVER,
-    Address,
-    Committed,
-    Conclude,
-    Fence,
-    Message,
-    Poll,
-    Renew,
-    Reply,
-    Status,
-    Stop,
-)
+from async_op.hosting.fencing import DRIVER, Fence
+from async_op.hosting.lease import LEASE_SECONDS, PATIENCE_SECONDS, SILENT_SECONDS
+from async_op.hosting.messages import Address, Committed, Conclude, Message, Poll, Renew, Reply, Status, Stop
 from async_op.hosting.wire.sockets import SocketChannel, connect
 from snapshots.daemon_threads import DaemonPool
 
@@ -38,7 +27,7 @@ _CONNECTIONS_AT_ONCE = 32
 """Connections are opened side by side: one machine that does not answer must not hold up the leases of the others."""
 
 
-class Overseer:
+class HostSupervisor:
     """Looks after the hosts of one generation. Any thread may call it; a thread of its own renews the leases.
 
     The network may keep the driver from a host that tasks can reach. Such a host lives on hellos, each of which renews
@@ -53,7 +42,7 @@ class Overseer:
     lease_seconds : float
         The length of the hosts' leases, which are renewed four times as often.
     told : set of str, optional
-        The processes of silent hosts that the log has named already; overseers may share the set.
+        The processes of silent hosts that the log has named already; supervisors may share the set.
     """
 
     def __init__(
@@ -73,7 +62,7 @@ class Overseer:
         self._awake = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="keygroups leases", daemon=True)
 
-    def __enter__(self) -> Overseer:
+    def __enter__(self) -> HostSupervisor:
         self._thread.start()
         return self
 

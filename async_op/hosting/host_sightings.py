@@ -11,9 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from async_op.errors import BlocksEventLoop
-from async_op.hosting.blueprint import SILENT_SECONDS
+from async_op.hosting.diagnostics import blocking_of
+from async_op.hosting.lease import SILENT_SECONDS
 from async_op.hosting.messages import Address
-from async_op.hosting.notes import blocking_of
 from snapshots.filesystem import Folder
 
 FOLDER = "hosts"

@@ -1,12 +1,11 @@
-"""The template: a process that has loaded what all hosts need, or all children of jobs, and forks one in milliseconds.
+"""The fork server: a process that has loaded what hosts, or children of jobs, need, and forks one in milliseconds.
 
 A fresh interpreter spends 0.7 to 1.0 s of processor time on imports and has 140 MB of memory of its own; a fork takes
-5 ms, and shares the pages of the template. There is one template for each executor and machine: the first task that
-needs a host starts it, and it ends soon after its last host, or with the executor. A program with jobs has one for the
-children of all of its jobs.
+5 ms, and shares the pages of the fork server. There is one for each executor and machine: the first task that needs a
+host starts it, and it ends soon after its last host, or with the executor. A program with jobs has one for the children
+of all of its jobs.
 
-The template has one Python thread. It forks in its only loop, so no lock is held and no pool exists at that moment. The
-native threads that OpenBLAS starts on import are ended by OpenBLAS's own fork handler, and start again on demand.
+The fork server has one Python thread. It forks in its only loop, so no lock is held and no pool exists then. The native threads that OpenBLAS starts on import are ended by OpenBLAS's own fork handler, and start again on demand.
 """
 
 from __future__ import annotations
@@ -34,17 +33,17 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn, TypeAlias
 
 from async_op.hosting.errors import HostUnreachable, described_status
-from async_op.hosting.process.places import HostPlace, leave, place_of
+from async_op.hosting.process.host_files import HostPlace, leave, place_of
 from async_op.hosting.wire.socket_paths import bindable
 
 IDLE_SECONDS = 30.0
-"""How long a template outlives its last host: a rescale, or the next query, finds it warm."""
+"""How long a fork server outlives its last host: a rescale, or the next query, finds it warm."""
 
 _FORKED = struct.Struct("!Q")
-"""What a forked process sends first: its id. A connection that ends without it met a template that was about to end."""
+"""What a forked process sends first: its id. A connection that ends without it met a server that was about to end."""
 
-_TEMPLATES_MAX = 3
-"""So many templates in a row may end at the moment at which they are asked for a fork."""
+_FORK_SERVERS_MAX = 3
+"""So many fork servers in a row may end at the moment at which they are asked for a fork."""
 
 _HEADER = struct.Struct("!Q")
 
@@ -61,7 +60,7 @@ _INHERITED = ("Umask", "Uid", "Gid", "Groups", "CapEff", "NoNewPrivs", "Seccomp"
 """What a process inherits of rights, as the system names it."""
 
 _HANDLED = (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM)
-"""The signals that do nothing in a template but wake it."""
+"""The signals that do nothing in a fork server but wake it."""
 
 _LIMITS = tuple(getattr(resource, name) for name in sorted(dir(resource)) if name.startswith("RLIMIT_"))
 
@@ -71,7 +70,7 @@ where it answers, and the file that will have its exit status."""
 
 
 class Order(NamedTuple):
-    """What a template is told about the process that it forks, apart from descriptors.
+    """What a fork server is told about the process that it forks, apart from descriptors.
 
     Attributes
     ----------
@@ -97,7 +96,7 @@ class Order(NamedTuple):
 
 
 class Forked(NamedTuple):
-    """A process that a template has forked.
+    """A process that a fork server has forked.
 
     Attributes
     ----------
@@ -128,12 +127,12 @@ def watch(pid: int) -> int | None:
 
 
 def begin(owner: int, modules: Sequence[str]) -> None:
-    """Start the template if there is none: it loads what hosts need before the first one is wanted.
+    """Start the fork server if there is none: it loads what hosts need before the first one is wanted.
 
     It takes the arguments of `connect`, and raises the same errors.
     """
     place = place_of(_name_of(owner, modules), "", 0)
-    held = place.try_lock()  # a template that lives has it
+    held = place.try_lock()  # a fork server that lives has it
     if held is not None:
         try:
             _start(place, held, owner, modules)
@@ -142,21 +141,21 @@ def begin(owner: int, modules: Sequence[str]) -> None:
 
 
 def connect(owner: int, modules: Sequence[str]) -> socket.socket | None:
-    """Return a connection to the template, which this starts if there is none.
+    """Return a connection to the fork server, which this starts if there is none.
 
     Returns None while another process is about to start or end it: then try again.
 
     Parameters
     ----------
     owner : int
-        A descriptor that becomes readable when the template must end.
+        A descriptor that becomes readable when the fork server must end.
     modules : sequence of str
-        What the template loads before it forks.
+        What the fork server loads before it forks.
 
     Raises
     ------
     HostUnreachable
-        The template's folder or socket cannot be made.
+        The fork server's folder or socket cannot be made.
     OSError
         The process cannot be started.
     """
@@ -176,18 +175,18 @@ def connect(owner: int, modules: Sequence[str]) -> socket.socket | None:
     try:
         _start(place, held, owner, modules, connected)
     finally:
-        os.close(held)  # the template holds it, too
+        os.close(held)  # the fork server holds it, too
     return connected
 
 
 def fork(owner: int, modules: Sequence[str], order: Order, descriptors: Sequence[int], until: float) -> Forked | None:
-    """Have a process forked by the template, which this starts if there is none; None if no template does it.
+    """Have a process forked by the fork server, which this starts if there is none; None if no fork server does it.
 
     It takes the first arguments of `connect`, and raises the same errors, and `TimeoutError` when the monotonic clock
     is there. The process gets the descriptors: its standard output, its standard error, and what its instructions need.
     """
     pause = threading.Event()
-    for _ in range(_TEMPLATES_MAX):
+    for _ in range(_FORK_SERVERS_MAX):
         while (connected := connect(owner, modules)) is None:
             if time.monotonic() > until:
                 return None
@@ -198,7 +197,7 @@ def fork(owner: int, modules: Sequence[str], order: Order, descriptors: Sequence
 
 
 def _pid_from(connected: socket.socket, order: Order, descriptors: Sequence[int], until: float) -> int:
-    """Give an order to a template and return the process that it forks; 0 if the template was about to end."""
+    """Give an order to a fork server and return the process that it forks; 0 if the fork server was about to end."""
     said = b""
     try:
         connected.settimeout(max(0.01, until - time.monotonic()))
@@ -249,7 +248,7 @@ def _send(connected: socket.socket, order: Order, descriptors: Sequence[int]) ->
 def _start(
     place: HostPlace, held: int, owner: int, modules: Sequence[str], connected: socket.socket | None = None
 ) -> None:
-    """Start a template under its lock; who connects is served once it has loaded everything.
+    """Start a fork server under its lock; who connects is served once it has loaded everything.
 
     `connected` is connected before it starts: if it ends at once, who holds the connection hears of that.
     """
@@ -274,7 +273,7 @@ def _start(
 
 
 def _name_of(owner: int, modules: Sequence[str]) -> str:
-    """Return what tells templates apart: whatever a host would inherit that it cannot change after the fork."""
+    """Return what tells fork servers apart: whatever a host would inherit that it cannot change after the fork."""
     facts: list[object] = [
         _process_of(owner),
         sys.executable,
@@ -285,7 +284,7 @@ def _name_of(owner: int, modules: Sequence[str]) -> str:
         (os.getpgrp(), [line for line in _status_lines() if line.startswith(_INHERITED)]),
         list(modules),
     ]
-    return "template " + hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()
+    return "fork server " + hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()
 
 
 def _status_lines() -> list[str]:
@@ -300,16 +299,16 @@ def _process_of(owner: int) -> str:
     return f"{pid} since {started}"
 
 
-# In the template.
+# In the fork server.
 
 
 def serve(listening: int, lock: int, owner: int, place: HostPlace, modules: Sequence[str], live: Live) -> NoReturn:
-    """Load modules, then fork a process for each connection until nothing needs the template any more.
+    """Load modules, then fork a process for each connection until nothing needs the fork server any more.
 
     Parameters
     ----------
     listening, lock, owner : int
-        The descriptors of the socket on which starting processes connect, of the template's lock, and of what it must
+        The descriptors of the socket on which starting processes connect, of its lock, and of what it must
         not outlive.
     place : HostPlace
         Where its socket and lock are.
@@ -337,10 +336,10 @@ def serve(listening: int, lock: int, owner: int, place: HostPlace, modules: Sequ
 
 
 def _next_connection(server: socket.socket, owner: int, exits: Path) -> socket.socket | None:
-    """Fork for each connection; returns it in the forked process, and None in the template when that is to end."""
+    """Fork for each connection; returns it in the forked process, and None in the fork server when that is to end."""
     woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     # SIGCHLD: without a handler nothing would be written to the pipe. The others go to the whole group, whose processes
-    # end by themselves; the template stays to note how, and ends with its owner.
+    # end by themselves; the fork server stays to note how, and ends with its owner.
     before = {number: signal.signal(number, lambda *_: None) for number in _HANDLED}
     blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)  # inherited from the thread that has started this
     signal.set_wakeup_fd(wake)
@@ -422,13 +421,13 @@ def _receive(connected: socket.socket) -> tuple[Order, list[int]]:
 
 
 def _take_over(order: Order) -> None:
-    """Take what a fork has of its template in place of the starting process."""
+    """Take what a fork has of its fork server in place of the starting process."""
     os.environ.clear()
     os.environ.update(order.environment)
     time.tzset()
     with suppress(OSError):  # it may have been removed; then a fresh process would have none either
         os.chdir(order.folder)
-    importlib.invalidate_caches()  # folders of the search path may be younger than the template
+    importlib.invalidate_caches()  # folders of the search path may be younger than the fork server
     # Python's own generator seeds itself in a fork; NumPy's would give all forks the same numbers.
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
@@ -436,9 +435,9 @@ def _take_over(order: Order) -> None:
 
 @dataclass(frozen=True, slots=True)
 class EarlyTask:
-    """A task that its worker loads only once the template is on its way, so that both import at the same time.
+    """A task that its worker loads only once the fork server is on its way, so that both import at the same time.
 
-    A worker imports for 0.2 s of processor time until it can run its task, and the template for 0.7 s until it can fork
+    A worker imports for 0.2 s of processor time until it can run its task, the fork server for 0.7 s until it can fork
     a host. One after the other, they were most of a cold start. So this module imports next to nothing.
 
     Attributes
@@ -446,22 +445,22 @@ class EarlyTask:
     task : bytes
         The pickled task, which will ask for a host.
     modules : sequence of str
-        What the template loads; see `launch`.
+        What the fork server loads; see `launch`.
     """
 
     task: bytes = field(repr=False)
     modules: Sequence[str]
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Start the template, then load the task and run it."""
+        """Start the fork server, then load the task and run it."""
         if sys.platform == "linux":
             with suppress(OSError, HostUnreachable):  # the launch of the host finds it out, and says so
-                _begin_template(self.modules)
+                _begin_fork_server(self.modules)
         task: Callable[[Iterable[Any]], Iterator[Any]] = pickle.loads(self.task)  # noqa: S301 - pickled by the driver
         return task(batches)
 
 
-def _begin_template(modules: Sequence[str]) -> None:
+def _begin_fork_server(modules: Sequence[str]) -> None:
     owner = watch(os.getppid())  # as the task's hosts, it must not outlive Spark's daemon
     if owner is not None:
         try:

@@ -14,22 +14,22 @@ import pytest
 
 from async_op import ElementFailed
 from async_op.hosting import messages as say
-from async_op.hosting import overseer as overseer_module
+from async_op.hosting import supervisor as supervisor_module
 from async_op.hosting.errors import HostFailed, HostUnreachable
 from async_op.hosting.feeder import Feeder
 from async_op.hosting.messages import Address
-from async_op.hosting.overseer import Overseer
+from async_op.hosting.process.host_files import place_of
 from async_op.hosting.process.launch import launch
-from async_op.hosting.process.places import place_of
+from async_op.hosting.supervisor import HostSupervisor
 from async_op.hosting.wire.sockets import SocketChannel, connect
 from async_op.threads.wait_strategies import WaitSituation
 from keygroups import KeyGroupsError
 from tests.hosting.kit import (
     GENERATION,
     SECRET,
-    Blueprint,
     Counting,
     Machine,
+    OperatorFactory,
     driven,
     epoch,
     hello,
@@ -44,13 +44,13 @@ from tests.hosting.kit import (
 
 def test_a_failure_between_two_epochs_fails_the_next_one(machine: Machine, tmp_path: Path) -> None:
     released = tmp_path / "released"
-    address = machine.start(blueprint=Blueprint(capacity=1))
+    address = machine.start(factory=OperatorFactory(capacity=1))
     greeting = hello(timeout=0.0)
     cut_id, *_ = epoch(connect(address, SECRET), greeting, [rows("a", action=str(released)), rows("b", action="fail")])
     released.touch()
-    with Overseer(GENERATION, SECRET) as overseer:
-        overseer.report(0, address)
-        wait_until(lambda: overseer.poll()[0].failure is not None)
+    with HostSupervisor(GENERATION, SECRET) as supervisor:
+        supervisor.report(0, address)
+        wait_until(lambda: supervisor.poll()[0].failure is not None)
 
     with pytest.raises(ElementFailed, match="ValueError: b"):
         task(machine.ways([address]), hello(1, 2, cut_id=cut_id))
@@ -60,9 +60,9 @@ def test_a_host_that_is_told_to_stop_leaves_nothing_behind(machine: Machine) -> 
     address = machine.start()
     stopped = pid(machine)
 
-    with Overseer(GENERATION, SECRET) as overseer:
-        overseer.report(0, address)
-        overseer.stop(0)
+    with HostSupervisor(GENERATION, SECRET) as supervisor:
+        supervisor.report(0, address)
+        supervisor.stop(0)
 
     wait_until(lambda: not is_running(stopped))
     assert left(machine) == []
@@ -72,8 +72,8 @@ def test_a_host_that_is_told_to_stop_leaves_nothing_behind(machine: Machine) -> 
 def test_a_driver_that_lives_keeps_its_hosts(machine: Machine) -> None:
     lease_seconds = 16.0  # a busy machine may hold up a renewal for ten
     address = machine.start(lease_seconds=lease_seconds)
-    with Overseer(GENERATION, SECRET, lease_seconds) as overseer:
-        overseer.report(0, address)
+    with HostSupervisor(GENERATION, SECRET, lease_seconds) as supervisor:
+        supervisor.report(0, address)
         channel = connect(address, SECRET)
         feeder = Feeder(channel)
         assert driven(feeder.hello(hello(timeout=1.25 * lease_seconds))) is None
@@ -81,7 +81,7 @@ def test_a_driver_that_lives_keeps_its_hosts(machine: Machine) -> None:
         driven(feeder.feed([rows("b", action="redirect"), rows("a", seconds=600.0)]))
         driven(feeder.settle())
         feeder.close()
-        assert overseer.poll()[0].in_flight == 1
+        assert supervisor.poll()[0].in_flight == 1
 
 
 def test_hosts_that_do_not_answer_hold_up_neither_the_others_nor_reports(
@@ -98,28 +98,28 @@ def test_hosts_that_do_not_answer_hold_up_neither_the_others_nor_reports(
         given_up.wait()
         raise HostUnreachable("nobody is there")
 
-    monkeypatch.setattr(overseer_module, "connect", connect_or_wait)
-    with Overseer(GENERATION, SECRET) as overseer, ThreadPoolExecutor(1) as pool:
+    monkeypatch.setattr(supervisor_module, "connect", connect_or_wait)
+    with HostSupervisor(GENERATION, SECRET) as supervisor, ThreadPoolExecutor(1) as pool:
         for subtask, one in enumerate([address, *silent]):
-            overseer.report(subtask, one)
-        polled = pool.submit(overseer.poll)
+            supervisor.report(subtask, one)
+        polled = pool.submit(supervisor.poll)
         trying.wait()
-        overseer.report(1, None)
+        supervisor.report(1, None)
         given_up.set()
 
         assert list(polled.result()) == [0]
-        assert list(overseer.poll()) == [0]
+        assert list(supervisor.poll()) == [0]
 
 
 def test_a_host_that_moves_is_asked_where_it_is_now(machine: Machine) -> None:
     address = machine.start()
-    with Overseer(GENERATION, SECRET) as overseer:
-        overseer.report(0, Address("/nowhere.sock"))
-        assert overseer.poll() == {}
-        overseer.report(0, address)
-        assert list(overseer.poll()) == [0]
-        overseer.report(0, None)
-        assert overseer.poll() == {}
+    with HostSupervisor(GENERATION, SECRET) as supervisor:
+        supervisor.report(0, Address("/nowhere.sock"))
+        assert supervisor.poll() == {}
+        supervisor.report(0, address)
+        assert list(supervisor.poll()) == [0]
+        supervisor.report(0, None)
+        assert supervisor.poll() == {}
 
 
 class OnHostsOnly(KeyGroupsError):
@@ -143,18 +143,18 @@ class FailingElsewhere(Counting):
 def test_an_error_that_is_unknown_here_is_told_as_text_and_leaves_the_replies_of_others_in_place(
     machine: Machine,
 ) -> None:
-    failing = machine.start(blueprint=Blueprint(FailingElsewhere))
+    failing = machine.start(factory=OperatorFactory(FailingElsewhere))
     good = replace(machine.instructions(), place=place_of("run", GENERATION, 1, str(machine.folder)))
-    with Overseer(GENERATION, SECRET) as overseer:
-        overseer.report(0, failing)
-        overseer.report(1, driven(launch(good)))
-        wait_until(lambda: list(overseer.poll()) == [1])
+    with HostSupervisor(GENERATION, SECRET) as supervisor:
+        supervisor.report(0, failing)
+        supervisor.report(1, driven(launch(good)))
+        wait_until(lambda: list(supervisor.poll()) == [1])
         for version in range(3):
-            overseer.committed(version)
-            assert list(overseer.poll()) == [1]
-        overseer.report(0, None)
-        assert list(overseer.poll()) == [1]
-        overseer.stop(0)
+            supervisor.committed(version)
+            assert list(supervisor.poll()) == [1]
+        supervisor.report(0, None)
+        assert list(supervisor.poll()) == [1]
+        supervisor.stop(0)
 
     channel = connect(failing, SECRET)
     feeder = Feeder(channel)
@@ -177,8 +177,8 @@ def test_a_reply_that_is_not_read_is_not_taken_for_the_next_one(
         return receive(channel, situation)
 
     monkeypatch.setattr(SocketChannel, "receive", receive_or_fail)
-    with Overseer(GENERATION, SECRET) as overseer:
-        overseer.report(0, address)
+    with HostSupervisor(GENERATION, SECRET) as supervisor:
+        supervisor.report(0, address)
         with pytest.raises(KeyboardInterrupt) if raised is KeyboardInterrupt else nullcontext():
-            overseer.committed(1)
-        assert isinstance(overseer.poll()[0], say.Status)
+            supervisor.committed(1)
+        assert isinstance(supervisor.poll()[0], say.Status)

@@ -1,4 +1,4 @@
-"""Hosts are forked from a template: one for each owner, which ends with it, and is replaced when it is lost."""
+"""Hosts are forked from a fork server: one for each owner, which ends with it, and is replaced when it is lost."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from async_op.hosting.diagnostics import how_ended
 from async_op.hosting.messages import Address
-from async_op.hosting.notes import how_ended
+from async_op.hosting.process import fork_server
 from async_op.hosting.process import launch as launching
-from async_op.hosting.process import template
+from async_op.hosting.process.fork_server import watch
+from async_op.hosting.process.host_files import place_of
+from async_op.hosting.process.host_process import Instructions
 from async_op.hosting.process.launch import launch
-from async_op.hosting.process.places import place_of
-from async_op.hosting.process.resident import Instructions
-from async_op.hosting.process.template import watch
 from async_op.hosting.wire.sockets import connect
 from tests.hosting.kit import (
     GENERATION,
     SECRET,
-    Blueprint,
     Machine,
+    OperatorFactory,
     driven,
     epoch,
     hello,
@@ -48,7 +48,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each 
 
 
 class Owner:
-    """A process that templates and hosts must not outlive, and the hosts that are started under it."""
+    """A process that fork servers and hosts must not outlive, and the hosts that are started under it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -61,7 +61,7 @@ class Owner:
         made = Instructions(
             place=place_of("run", GENERATION, subtask, str(self.folder)),
             secret=SECRET,
-            blueprint=pickle.dumps(Blueprint()),
+            factory=pickle.dumps(OperatorFactory()),
             settings=settings(),
             watched=self.watched,
         )
@@ -93,9 +93,9 @@ def parent_of(process: int) -> int:
     return int(Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[1])
 
 
-def templates_of(owner: Owner) -> list[int]:
-    """Return the templates of an owner: one of their arguments is their folder."""
-    folder = str(place_of(template._name_of(owner.watched, launching.COMMON_MODULES), "", 0).folder)
+def fork_servers_of(owner: Owner) -> list[int]:
+    """Return the fork servers of an owner: one of their arguments is their folder."""
+    folder = str(place_of(fork_server._name_of(owner.watched, launching.COMMON_MODULES), "", 0).folder)
     found = []
     for one in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
@@ -122,7 +122,7 @@ def noted(path: Path) -> dict[str, Any]:
     return pickle.loads(path.read_bytes())
 
 
-def test_the_hosts_of_one_owner_have_one_template_and_those_of_another_have_another(
+def test_the_hosts_of_one_owner_have_one_fork_server_and_those_of_another_have_another(
     owner: Owner, machine: Machine
 ) -> None:
     first, second = owner.start(0), owner.start(1)
@@ -132,21 +132,21 @@ def test_the_hosts_of_one_owner_have_one_template_and_those_of_another_have_anot
     assert parent_of(first) not in (os.getpid(), parent_of(stranger), 1)
 
 
-def test_a_template_that_was_begun_early_forks_the_first_host(owner: Owner) -> None:
-    template.begin(owner.watched, launching.COMMON_MODULES)
-    template.begin(owner.watched, launching.COMMON_MODULES)
-    (begun,) = templates_of(owner)
+def test_a_fork_server_that_was_begun_early_forks_the_first_host(owner: Owner) -> None:
+    fork_server.begin(owner.watched, launching.COMMON_MODULES)
+    fork_server.begin(owner.watched, launching.COMMON_MODULES)
+    (begun,) = fork_servers_of(owner)
 
     assert parent_of(owner.start(0)) == begun
 
 
-def test_a_worker_starts_the_template_before_it_imports_what_its_task_needs() -> None:
-    looked = "import sys, async_op.hosting.process.template; print(*sys.modules)"
+def test_a_worker_starts_the_fork_server_before_it_imports_what_its_task_needs() -> None:
+    looked = "import sys, async_op.hosting.process.fork_server; print(*sys.modules)"
     ran = subprocess.run([sys.executable, "-c", looked], capture_output=True, text=True, check=True)
     assert not {"numpy", "pyarrow", "asyncio", "pyspark"} & set(ran.stdout.split())
 
 
-def test_a_template_ends_with_its_owner_and_so_do_its_hosts(owner: Owner) -> None:
+def test_a_fork_server_ends_with_its_owner_and_so_do_its_hosts(owner: Owner) -> None:
     hosts = [owner.start(0), owner.start(1)]
     parent = parent_of(hosts[0])
 
@@ -156,7 +156,7 @@ def test_a_template_ends_with_its_owner_and_so_do_its_hosts(owner: Owner) -> Non
         wait_until(lambda process=process: not is_running(process))
 
 
-def test_hosts_outlive_a_template_that_is_killed_and_the_next_host_gets_another(owner: Owner) -> None:
+def test_hosts_outlive_a_fork_server_that_is_killed_and_the_next_host_gets_another(owner: Owner) -> None:
     address = driven(launch(owner.instructions(0)))
     lost = parent_of(process_of(address))
 
@@ -167,7 +167,7 @@ def test_hosts_outlive_a_template_that_is_killed_and_the_next_host_gets_another(
     assert parent_of(owner.start(1)) not in (lost, os.getpid(), 1)
 
 
-def test_signals_to_the_whole_group_end_no_template_for_it_notes_how_its_hosts_end(owner: Owner) -> None:
+def test_signals_to_the_whole_group_end_no_fork_server_for_it_notes_how_its_hosts_end(owner: Owner) -> None:
     address = driven(launch(owner.instructions(0)))
     for number in (signal.SIGINT, signal.SIGTERM):
         os.kill(parent_of(process_of(address)), number)
@@ -184,7 +184,7 @@ def test_signals_to_the_whole_group_end_no_template_for_it_notes_how_its_hosts_e
     ],
     ids=["thread", "error"],
 )
-def test_a_template_that_cannot_fork_lives_and_the_host_is_a_fresh_interpreter(
+def test_a_fork_server_that_cannot_fork_lives_and_the_host_is_a_fresh_interpreter(
     owner: Owner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hindrance: str
 ) -> None:
     (tmp_path / "hindering.py").write_text(hindrance)
@@ -192,12 +192,12 @@ def test_a_template_that_cannot_fork_lives_and_the_host_is_a_fresh_interpreter(
     address = driven(launch(owner.instructions(0), ("hindering",)))
 
     assert Path(f"/proc/{process_of(address)}/cmdline").read_bytes()[-25:] == b"async_op.hosting.process\0"
-    with template.socket.socket(template.socket.AF_UNIX) as asked:  # the template is still there
-        asked.connect(str(template.place_of(template._name_of(owner.watched, ["hindering"]), "", 0).socket))
+    with fork_server.socket.socket(fork_server.socket.AF_UNIX) as asked:  # the fork server is still there
+        asked.connect(str(fork_server.place_of(fork_server._name_of(owner.watched, ["hindering"]), "", 0).socket))
     os.kill(process_of(address), signal.SIGTERM)
 
 
-def test_a_template_notes_how_its_hosts_end_if_its_starter_has_blocked_the_signal_for_that(owner: Owner) -> None:
+def test_a_fork_server_notes_how_its_hosts_end_if_its_starter_has_blocked_the_signal_for_that(owner: Owner) -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     try:
         address = driven(launch(owner.instructions(0)))
@@ -208,7 +208,7 @@ def test_a_template_notes_how_its_hosts_end_if_its_starter_has_blocked_the_signa
     assert how_ended(address) == " by SIGKILL"
 
 
-def test_hosts_that_start_at_once_share_a_template(owner: Owner) -> None:
+def test_hosts_that_start_at_once_share_a_fork_server(owner: Owner) -> None:
     hosts: list[int] = []
     starts = [threading.Thread(target=lambda number=number: hosts.append(owner.start(number))) for number in range(6)]
     for one in starts:
@@ -234,7 +234,7 @@ def test_a_host_has_what_its_starter_has_and_no_numbers_of_another_host(
 
     first, second = noted(tmp_path / "first"), noted(tmp_path / "second")
     assert "TOKEN" in first["environment"]
-    assert second["environment"] == template.environment()
+    assert second["environment"] == fork_server.environment()
     assert second["folder"] == str(tmp_path)
     assert second["path"][0] == str(tmp_path)
     assert second["threads"] == 1
@@ -248,7 +248,7 @@ def test_a_host_loads_no_package_for_its_first_epoch(owner: Owner, tmp_path: Pat
     assert {"pandas", "fsspec.core", "pyarrow.compute"} <= noted(tmp_path / "noted")["modules"]
 
 
-def test_a_host_has_no_descriptor_of_its_template_or_of_another_host(owner: Owner, tmp_path: Path) -> None:
+def test_a_host_has_no_descriptor_of_its_fork_server_or_of_another_host(owner: Owner, tmp_path: Path) -> None:
     for number in range(3):
         owner.start(number, prepare=partial(note, str(tmp_path / str(number))))
 
@@ -262,11 +262,11 @@ def test_a_host_has_no_descriptor_of_its_template_or_of_another_host(owner: Owne
         assert len([path for path in descriptors if "pidfd" in path]) == 1
 
 
-def test_where_there_is_no_template_a_host_is_a_fresh_interpreter(
+def test_where_there_is_no_fork_server_a_host_is_a_fresh_interpreter(
     owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = driven(launch(owner.instructions(0), ("no_such_module",)))
-    monkeypatch.setattr(template, "watch", lambda pid: None)
+    monkeypatch.setattr(fork_server, "watch", lambda pid: None)
     unwatched = driven(launch(owner.instructions(1, watched=None)))
 
     for address in (broken, unwatched):
@@ -276,12 +276,12 @@ def test_where_there_is_no_template_a_host_is_a_fresh_interpreter(
 
 
 @pytest.mark.parametrize("limit", first_is_quick(["OMP_NUM_THREADS", "FSSPEC_MEMORY", "limits", "umask"]))
-def test_what_a_fork_cannot_change_takes_another_template(
+def test_what_a_fork_cannot_change_takes_another_fork_server(
     owner: Owner, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, limit: str
 ) -> None:
     first = parent_of(owner.start(0))
     if limit == "limits":
-        monkeypatch.setattr(template.resource, "getrlimit", lambda limit: (1000, 1000))
+        monkeypatch.setattr(fork_server.resource, "getrlimit", lambda limit: (1000, 1000))
     elif limit == "umask":
         before = os.umask(0o027)
         request.addfinalizer(lambda: os.umask(before))
@@ -291,20 +291,20 @@ def test_what_a_fork_cannot_change_takes_another_template(
     assert parent_of(owner.start(1)) != first
 
 
-def test_a_template_without_hosts_ends_and_leaves_nothing(owner: Owner) -> None:
+def test_a_fork_server_without_hosts_ends_and_leaves_nothing(owner: Owner) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        place = place_of("template", "", 0, folder)
+        place = place_of("fork server", "", 0, folder)
         held = place.try_lock()
         assert held is not None
-        with template.socket.socket(template.socket.AF_UNIX) as listening:
+        with fork_server.socket.socket(fork_server.socket.AF_UNIX) as listening:
             listening.bind(str(place.socket))
             listening.listen()
             told = [listening.fileno(), held, owner.watched]
             program = (
-                "from pathlib import Path; from async_op.hosting.process import places, template;"
-                "template.IDLE_SECONDS = 0.05;"
-                f"place = places.HostPlace(Path({str(place.folder)!r}), {place.name!r});"
-                f"template.serve(*{told}, place, (), None)"
+                "from pathlib import Path; from async_op.hosting.process import fork_server, host_files;"
+                "fork_server.IDLE_SECONDS = 0.05;"
+                f"place = host_files.HostPlace(Path({str(place.folder)!r}), {place.name!r});"
+                f"fork_server.serve(*{told}, place, (), None)"
             )
             ended = subprocess.run([sys.executable, "-c", program], pass_fds=told, check=False)
         os.close(held)
@@ -313,18 +313,18 @@ def test_a_template_without_hosts_ends_and_leaves_nothing(owner: Owner) -> None:
         assert list(Path(folder).iterdir()) == []
 
 
-def test_who_meets_a_template_that_ends_asks_the_next(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
-    connected, refused = template.connect, []
+def test_who_meets_a_fork_server_that_ends_asks_the_next(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    connected, refused = fork_server.connect, []
 
     def ending(*given: Any) -> Any:
         if len(refused) < 2:
-            ours, theirs = template.socket.socketpair()
+            ours, theirs = fork_server.socket.socketpair()
             theirs.close()
             refused.append(ours)
             return ours
         return connected(*given)
 
-    monkeypatch.setattr(template, "connect", ending)
+    monkeypatch.setattr(fork_server, "connect", ending)
     host = owner.start()
 
     assert len(refused) == 2

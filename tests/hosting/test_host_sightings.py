@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from async_op.errors import BlocksEventLoop
-from async_op.hosting.lookout import Lookout, Sighting, forget, sightings_in
+from async_op.hosting.diagnostics import note_blocking
+from async_op.hosting.host_sightings import Lookout, Sighting, forget, sightings_in
 from async_op.hosting.messages import Address
-from async_op.hosting.notes import note_blocking
 from snapshots.filesystem import Folder
 from tests.snapshot_kit import new_store
 
