@@ -1,4 +1,4 @@
-"""Hosts are forked from a fork server: one for each owner, which ends with it, and is replaced when it is lost."""
+"""Hosts are forked by a fork server: one for each owner, which ends with it, and is replaced when it is lost."""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ A fresh interpreter spends 0.7 to 1.0 s of processor time on imports and has 140
 host starts it, and it ends soon after its last host, or with the executor. A program with jobs has one for the children
 of all of its jobs.
 
-The fork server has one Python thread. It forks in its only loop, so no lock is held and no pool exists then. The native threads that OpenBLAS starts on import are ended by OpenBLAS's own fork handler, and start again on demand.
+The fork server has one Python thread. It forks in its only loop, so no lock is held and no pool exists then. The native
+threads that OpenBLAS starts on import are ended by OpenBLAS's own fork handler, and start again on demand.
 """
 
 from __future__ import annotations
