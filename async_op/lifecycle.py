@@ -153,7 +153,7 @@ class Lifecycle:
             await asyncio.wait([self._opened])
 
     def assembled(self, parts: Stoppable) -> None:
-        """Note that the parts of the operator are there: whatever ends it stops them."""
+        """Remember the parts that an operator stops when it ends."""
         self._parts = parts
 
     def opened(self) -> None:

@@ -80,7 +80,6 @@ class DataFrameOptions(CallOptions, total=False):
     wait_strategies: WaitStrategiesOption | None
 
 
-@takes_call_options
 def _wait(
     stream: Any,
     function: AnyFunction,
@@ -169,11 +168,11 @@ class WaitMethod(Protocol):
 
 
 def _typed(method: Callable[..., Any]) -> WaitMethod:
-    """Return a method with the types of `WaitMethod`, and for `help` with the options of `_wait` by name."""
+    """Return a method with the types of `WaitMethod`, which shows the options of `_wait` and refuses all others."""
     signature = inspect.signature(_wait)
     options = [one for one in signature.parameters.values() if one.name != "mode"]
     method.__signature__ = signature.replace(parameters=options)  # type: ignore[attr-defined]
-    return cast("WaitMethod", method)
+    return cast("WaitMethod", takes_call_options(method))
 
 
 class AsyncDataStream:

@@ -70,7 +70,7 @@ class SpreadChain:
         self._names = list(plan.steps)
         self._outputs = outputs
         self._owner = owner
-        self._are_timers_held = self._is_begun = self._has_final_cut = False
+        self._are_timers_held = self._is_begun = False
         self._owners: list[Child] = []
         for child, own in zip(children.all, sections_of(parallelism, len(children.all)), strict=True):
             child.own = own
@@ -183,7 +183,6 @@ class SpreadChain:
         """Have all children cut, behind all that was sent to them; their parts come with `written`."""
         self._sender.flush()
         self._unmarked = set(self._children.all)
-        self._has_final_cut = is_final
         for child in self._children.all:
             child.link.send(wire.CUT, b"\1" if is_final else b"")
         return [], []
