@@ -58,7 +58,7 @@ def test_a_misspelled_option_is_the_error_of_the_entry_point() -> None:
 @pytest.mark.parametrize("job", [{}, {"snapshots": "memory://s", "job_id": "job"}])
 @pytest.mark.parametrize("wait", WAITS)
 def test_a_stream_has_no_options_of_what_it_is_made_of(wait: Any, job: dict[str, str], option: str) -> None:
-    with pytest.raises(TypeError, match=rf"^AsyncDataStream\.\w+_wait\(\) got an unexpected keyword argument '{option}'$"):
+    with pytest.raises(TypeError, match=rf"^AsyncDataStream\.\w+_wait\(\) got an unexpected .* '{option}'$"):
         wait([1], double, key_by=hash, **job, **{option: None})
 
 
