@@ -1,11 +1,13 @@
 """Asynchronous operators: many calls to a slow service under way at once, with order, timeouts and keyed state."""
 
+from .call_costs import BudgetSpent, CallRefused, CostAboveLimit, UnknownUnit
 from .clock import Clock, LoopClock, TimerHandle
 from .connectors.errors import ConnectorInterrupted
-from .cost_errors import BudgetSpent, CallRefused, CostAboveLimit, UnknownUnit
-from .dead_letters import DeadLetter
+from .dead_letters import DeadLetter, LetterWithoutValue, letter_key, letter_value
 from .elements import Record, Watermark
 from .epochs.adoption import RepartitionUndone
+from .epochs.restarts import RestartPolicy
+from .epochs.retention import Retention
 from .errors import (
     AsyncTimeoutError,
     BlocksEventLoop,
@@ -38,6 +40,7 @@ from .functions.base import (
 )
 from .functions.context import InvocationContext
 from .functions.plain import function
+from .functions.rate_limit_headers import seconds_to_wait
 from .functions.runtime import Runtime
 from .functions.shared_resources import Shared, shared
 from .functions.streamed_answers import joined_answer
@@ -52,12 +55,8 @@ from .job.errors import (
 from .job.job import Job
 from .job.progress import JobProgress
 from .job.step import Step
-from .letter_rows import LetterWithoutValue, letter_key, letter_value
 from .operator.operator import AsyncWaitOperator
-from .rate_headers import seconds_to_wait
 from .resilience import AdaptiveConcurrency, Budget, Cache, CircuitBreaker, RateLimit, Resilience, SingleFlight
-from .restarts import RestartPolicy
-from .retention import Retention
 from .retry import ExponentialBackoffRetry, FixedDelayRetry, RetryPolicy
 from .serving.http import AddressUnavailable
 from .statistics import Latency, OperatorStatistics, ResilienceStatistics

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from async_op.cost_errors import CallRefused
+from async_op.call_costs import CallRefused
 from async_op.durations import check_delay
 from async_op.errors import RetryAfter
 from keygroups.arguments import Duration, check_callable, check_integer, check_number

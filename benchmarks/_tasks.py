@@ -17,7 +17,7 @@ from async_op.hosting.feeder import Feeder, Waiting
 from async_op.hosting.fencing import Fence, NewestManifest
 from async_op.hosting.host_settings import HostSettings
 from async_op.hosting.thread import HostThread
-from async_op.idempotency_keys import Identity
+from async_op.in_flight.idempotency_keys import Identity
 from async_op.options import OperatorOptions
 from async_op.spark.rows.arrow_outputs import OutputWriter
 from async_op.spark.task.epoch_rows import EpochRows

@@ -32,10 +32,10 @@ from pyspark.sql import functions as F
 from async_op import AsyncFunction
 from async_op.functions.plain import as_function
 from async_op.hosting.host_settings import HostSettings
-from async_op.hosting.process.host_files import place_of
+from async_op.hosting.process.host_files import files_of
 from async_op.hosting.process.host_process import Instructions
 from async_op.hosting.process.launch import launch
-from async_op.idempotency_keys import Identity
+from async_op.in_flight.idempotency_keys import Identity
 from async_op.options import OperatorOptions
 from async_op.spark import AsyncPipeline
 from async_op.spark.task.host_access import MODULES
@@ -324,7 +324,7 @@ def _started(folder: Path, subtask: int) -> int:
         identity=Identity("benchmark"),
     )
     instructions = Instructions(
-        place=place_of("benchmark", "", subtask, str(folder)),
+        place=files_of("benchmark", "", subtask, str(folder)),
         secret=b"benchmark",
         factory=cloudpickle.dumps(factory),
         settings=HostSettings(generation="", subtask_index=subtask),

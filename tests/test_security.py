@@ -46,7 +46,7 @@ UNPICKLE: dict[str, str] = {
 """Modules that have to do with pickles, and whose."""
 
 EXPRESSIONS: dict[str, str] = {
-    "async_op/arrow_stream.py": "one display of a dict, of literals that `repr` has made of column names",
+    "async_op/connectors/arrow_input.py": "one display of a dict, of literals that `repr` has made of column names",
     "async_op/spark/rows/arrow_outputs.py": "one check of a row, of numbers and fixed text",
 }
 """Modules that evaluate an expression of their own, of what it is made."""

@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from async_op import AsyncWaitOperator, FixedDelayRetry
-from async_op.dead_letters import DeadLetter
+from async_op.dead_letters import DeadLetter, row_of
 from async_op.hosting.messages import Failed, Reply, Status
 from async_op.hosting.wire import frames
-from async_op.letter_rows import row_of
 from keygroups.errors import KeyGroupsError, as_sent
 from keygroups.safe_text import TEXT_MAX, traceback_of
 from tests.test_errors import every_kind

@@ -9,6 +9,7 @@ from functools import cached_property
 from operator import itemgetter
 from typing import Any, overload
 
+from async_op.call_costs import Spending
 from async_op.calls.completion import Completion
 from async_op.calls.isolation import CallContexts, values_of_their_own
 from async_op.cancellation import cancel_all
@@ -20,7 +21,6 @@ from async_op.in_flight.queues import ElementQueue
 from async_op.outputs import are_plain, are_single, checked, one_for_each
 from async_op.resilience import Limits
 from async_op.retry import seconds_asked
-from async_op.spending import Spending
 from async_op.statistics import LatencyHistogram
 from async_op.threads.watchdog import Turn
 

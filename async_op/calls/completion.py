@@ -11,8 +11,8 @@ from async_op.dead_letters import DeadLetter, InPlace, OnError
 from async_op.errors import failure_of, is_failure
 from async_op.functions.context import InvocationContext
 from async_op.in_flight.entries import Block, Entry, forget_attempts
+from async_op.in_flight.key_assignment import KeyAssignment
 from async_op.in_flight.key_order import KeyGate
-from async_op.in_flight.keys import KeyAssignment
 from async_op.in_flight.queues import ElementQueue
 from async_op.lifecycle import Lifecycle
 from async_op.resilience.cache import OutputCache

@@ -11,7 +11,7 @@ from types import coroutine
 from typing import Any, ParamSpec, TypeVar
 
 from async_op.functions.context import InvocationContext, Invoke
-from async_op.own_context import with_own_decimals
+from async_op.threads.decimal_context import with_own_decimals
 from keygroups.state.detached import IMMUTABLE, are_immutable, have_types, own_copy
 from keygroups.state.timers import Timer
 

@@ -10,10 +10,10 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from async_op.connectors.arrow import ROWS_AT_ONCE, batches_of, fitted, names_of, schema_of
+from async_op.connectors.arrow_output import ROWS_AT_ONCE, batches_of, fitted, names_of, schema_of
 from async_op.connectors.errors import UnsupportedColumn, UnwritableValue
 from keygroups.values import Misfit, values_of
-from keygroups.values.casts import in_microseconds
+from keygroups.values.lossless_casts import in_microseconds
 
 Check: TypeAlias = Callable[[pa.RecordBatch], None]
 """Raises `Misfit` for a batch with a value that a table would lose or change."""

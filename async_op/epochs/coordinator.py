@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 from async_op.epochs.position import JobPosition, SourcePosition
-from async_op.retention import GarbageCollector, Retention
+from async_op.epochs.retention import GarbageCollector, Retention
 from snapshots import Claim, PendingSnapshot, Snapshot, SnapshotStore, SubtaskHandle
 from snapshots.folder_hints import newest_or_empty
 

@@ -17,8 +17,7 @@ from typing import Any, ClassVar, NamedTuple, SupportsIndex, TypeAlias, TypeVar
 from async_op.connectors.errors import SinkUnavailable, UnwritableValue
 from async_op.connectors.retrying import Attempts
 from async_op.connectors.sink import Sink
-from async_op.dead_letters import DeadLetter
-from async_op.letter_rows import CUT_LENGTHS, cut_row, row_of
+from async_op.dead_letters import CUT_LENGTHS, DeadLetter, cut_row, row_of
 from keygroups.safe_text import add_note, errors_in
 from snapshots.filesystem import Folder
 from snapshots.format.delivered import Delivered, mark_delivered

@@ -6,11 +6,11 @@ from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, overload
 
+from async_op.call_costs import Spending
 from async_op.clock import Clock
+from async_op.functions.rate_limit_headers import seconds_until_reset
 from async_op.in_flight.entries import Entry
-from async_op.in_flight.keys import KeyAssignment
-from async_op.rate_headers import seconds_until_reset
-from async_op.spending import Spending
+from async_op.in_flight.key_assignment import KeyAssignment
 from async_op.timers.key_timers import KeyTimers
 from async_op.timers.service import TimerService
 from keygroups.arguments import Duration

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from async_op.in_flight.entries import Block, Entry, QueueEntry, WatermarkEntry
-from async_op.in_flight.keys import KeyAssignment
+from async_op.in_flight.key_assignment import KeyAssignment
 from async_op.outputs import own_outputs
 from snapshots import InFlightElement
 

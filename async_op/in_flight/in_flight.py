@@ -13,10 +13,10 @@ from typing import Any
 from async_op.cancellation import cancel_all
 from async_op.elements import ElementId, Record, Watermark
 from async_op.errors import SnapshotInsideOutput
-from async_op.idempotency_keys import timer_id
 from async_op.in_flight.capture import capture
 from async_op.in_flight.entries import Block, Entry, WatermarkEntry
-from async_op.in_flight.keys import KeyAssignment
+from async_op.in_flight.idempotency_keys import timer_id
+from async_op.in_flight.key_assignment import KeyAssignment
 from async_op.in_flight.queues import queue_of
 from async_op.in_flight.waiters import Waiters
 from async_op.lifecycle import Lifecycle

@@ -20,8 +20,8 @@ from hashlib import blake2b
 from itertools import chain, islice
 from typing import Any
 
-from async_op.arrow_stream import ArrowStream, has_arrow_stream, rows_of_stream
 from async_op.cancellation import closed_after
+from async_op.connectors.arrow_input import ArrowStream, has_arrow_stream, rows_of_stream
 from async_op.connectors.errors import InputReplaced
 from async_op.connectors.sink import Sink
 from async_op.connectors.source import PartitionId, Reached, Source

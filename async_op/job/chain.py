@@ -16,7 +16,7 @@ from async_op.clock import LoopClock
 from async_op.dead_letters import DeadLetter
 from async_op.elements import Element
 from async_op.functions.base import AsyncBatchFunction, AsyncFunction
-from async_op.idempotency_keys import Identity
+from async_op.in_flight.idempotency_keys import Identity
 from async_op.job.channels import Inlet, Outlet
 from async_op.job.committing import Contribution, Part
 from async_op.job.operators import Merge, Owner, StepOperator, StepSubtask
@@ -24,7 +24,7 @@ from async_op.job.outputs import Collector, EpochOutputs
 from async_op.job.routing import Route
 from async_op.job.step import Step
 from async_op.operator.counters import Counted
-from async_op.operator.place import Place
+from async_op.operator.subtask_info import SubtaskInfo
 from async_op.options import OperatorOptions
 from async_op.resilience import SharedLimits
 from async_op.resilience.lending import Allowance
@@ -229,7 +229,7 @@ class Chain:
         checks, is_last = StorableOutputs(), name == self._names[-1]
         keep = checks.packed if is_last and _is_packed_early(options) else checks.copied
         options = replace(options, function=with_checked_outputs(options.function, checks, keep=keep))
-        place = Place(
+        subtask_info = SubtaskInfo(
             parallelism=self.parallelism,
             subtask_index=index,
             max_parallelism=self._plan.max_parallelism,
@@ -240,7 +240,7 @@ class Chain:
             # Later steps get outputs that were checked when their calls returned.
             vet=Unstorable(are_decoded=self._plan.are_decoded) if name == self._names[0] else None,
         )
-        operator = StepOperator(options, place, receiver, merge, self._owner)
+        operator = StepOperator(options, subtask_info, receiver, merge, self._owner)
         subtask = StepSubtask(operator, self._inlets[name][index], receiver, self._clock)
         subtask.hold_timers(self._are_timers_held)
         return subtask

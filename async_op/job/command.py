@@ -6,8 +6,8 @@ import importlib
 import logging
 import sys
 
+from async_op.epochs.restarts import RestartPolicy
 from async_op.job.job import Job
-from async_op.restarts import RestartPolicy
 from keygroups.errors import ConfigError
 from keygroups.safe_text import described
 

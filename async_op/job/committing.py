@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from async_op.epochs.coordinator import Coordinator
 from async_op.epochs.position import JobPosition
+from async_op.epochs.retention import Retention
 from async_op.job.counters import Counts, added_up, counts_by_child, counts_of_written
 from async_op.job.delivery import CommittedEpoch, tables_in
 from async_op.job.outputs import OUTPUT_SCHEMA, EpochOutputs
-from async_op.retention import Retention
 from snapshots import PendingSnapshot, SnapshotStore, SubtaskHandle, SubtaskSnapshot
 from snapshots.daemon_threads import DaemonPool
 from snapshots.restore.outputs import StoredOutputs

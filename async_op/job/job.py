@@ -12,14 +12,15 @@ from os import PathLike
 from signal import SIGINT
 from typing import Any, Literal
 
-from async_op.arrow_stream import ArrowStream
 from async_op.cancellation import run_to_end
-from async_op.changed_keys import checked_getter
+from async_op.connectors.arrow_input import ArrowStream
 from async_op.connectors.sink import ShippedSink, Sink
 from async_op.connectors.source import Source
 from async_op.durations import check_delay, check_positive_delay
 from async_op.epochs.adoption import check_declared, check_fixed, check_kind, check_steps, warn_of_repartition
 from async_op.epochs.position import JobPosition
+from async_op.epochs.restarts import RestartPolicy, Restarts
+from async_op.epochs.retention import Retention
 from async_op.functions.plain import AnyFunction
 from async_op.job.adapters import sink_of, source_of
 from async_op.job.cancellation import EndingSignals, to_the_end
@@ -32,9 +33,8 @@ from async_op.job.processes.process_count import check_spread, children_of, proc
 from async_op.job.progress import JobProgress, shown
 from async_op.job.run import Run, Setting, Stop
 from async_op.job.step import SOURCE, Step, steps_of
-from async_op.key_columns import columns_of, key_getter
-from async_op.restarts import RestartPolicy, Restarts
-from async_op.retention import Retention
+from async_op.operator.changed_keys import checked_getter
+from async_op.operator.key_columns import columns_of, key_getter
 from async_op.serving.http import serving_job
 from async_op.threads.loop_thread import rare_collections
 from async_op.threads.own_thread import on_own_thread, running_loop

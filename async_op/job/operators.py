@@ -16,7 +16,7 @@ from async_op.job.channels import FINAL, Inlet, Outlet
 from async_op.job.outputs import Collector
 from async_op.lifecycle import Lifecycle
 from async_op.operator.counters import Counted
-from async_op.operator.place import Place
+from async_op.operator.subtask_info import SubtaskInfo
 from async_op.options import OperatorOptions
 from async_op.statistics import ResilienceStatistics
 from async_op.subtask.operator import ResidentOperator, Waiting
@@ -145,7 +145,7 @@ class StepOperator(ResidentOperator):
     ----------
     options : OperatorOptions
         The options of the step.
-    place : Place
+    subtask_info : SubtaskInfo
         Which subtask it is.
     receiver : Outlet or Collector
         Gets what leaves: the next step, or the sinks.
@@ -167,7 +167,7 @@ class StepOperator(ResidentOperator):
     def __init__(
         self,
         options: OperatorOptions,
-        place: Place,
+        subtask_info: SubtaskInfo,
         receiver: Outlet | Collector,
         merge: Merge | None,
         owner: Owner,
@@ -176,7 +176,7 @@ class StepOperator(ResidentOperator):
         self._output_to: _ToStep | _ToSinks = output
         self._merge = merge
         self.newest_watermark: int | None = None
-        self._set_up(options, output, place, None, StepLifecycle(owner))
+        self._set_up(options, output, subtask_info, None, StepLifecycle(owner))
 
     @property
     def watermark(self) -> int | None:

@@ -11,10 +11,9 @@ from typing import IO, Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from async_op.dead_letters import DeadLetter
+from async_op.dead_letters import DeadLetter, row_of
 from async_op.in_flight.in_flight import ValueOutput
 from async_op.in_flight.waiters import Waiters
-from async_op.letter_rows import row_of
 from async_op.threads.own_thread import on_own_thread
 from keygroups.codec import pack_all, unpack_all
 

@@ -15,7 +15,7 @@ from async_op.clock import Clock
 from async_op.connectors.retrying import Attempts, retried
 from async_op.connectors.source import PartitionId, Reached, Source, Undecodable
 from async_op.dead_letters import DeadLetter
-from async_op.idempotency_keys import Identity, partition_text
+from async_op.in_flight.idempotency_keys import Identity, partition_text
 from async_op.in_flight.waiters import Waiters
 from async_op.job.cancellation import connector
 from async_op.job.channels import Outlet

@@ -17,7 +17,7 @@ from async_op.clock import LoopClock
 from async_op.connectors.retrying import retried
 from async_op.connectors.sink import Sink
 from async_op.connectors.source import Source
-from async_op.idempotency_keys import Identity
+from async_op.in_flight.idempotency_keys import Identity
 from async_op.in_flight.waiters import Waiters
 from async_op.job.cancellation import connector, ended, to_the_end
 from async_op.job.chain import Chain, Plan, cuts_of

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from async_op.dead_letters import DeadLetter, OnError
 from async_op.functions.plain import AnyFunction, as_function, name_of
-from async_op.key_columns import KeyBy, key_getter
+from async_op.operator.key_columns import KeyBy, key_getter
 from async_op.options import Mode, OperatorOptions, SharedOptions, StateBackend
 from keygroups.arguments import check_instance
 from keygroups.errors import ConfigError

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from async_op.errors import as_exception
 from async_op.job.cancellation import ended, heard
-from async_op.own_context import own_context
+from async_op.threads.decimal_context import own_context
 
 _Result = TypeVar("_Result")
 

@@ -14,7 +14,7 @@ from async_op.elements import Element, ElementId
 from async_op.functions.context import Scope
 from async_op.in_flight.entries import Entry, add_entries, new_entry
 from async_op.in_flight.in_flight import InFlight
-from async_op.in_flight.keys import KeyAssignment
+from async_op.in_flight.key_assignment import KeyAssignment
 from async_op.timers.deadlines import Deadlines
 from keygroups.errors import KeyGroupOutOfRange
 from snapshots import IncompatibleSnapshot

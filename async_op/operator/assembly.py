@@ -26,19 +26,19 @@ from async_op.functions.base import AsyncBatchFunction, Function
 from async_op.functions.context import Scope
 from async_op.functions.plain import name_of
 from async_op.functions.runtime import Runtime
-from async_op.idempotency_keys import Identity
 from async_op.in_flight.entries import WatermarkEntry
+from async_op.in_flight.idempotency_keys import Identity
 from async_op.in_flight.in_flight import InFlight
+from async_op.in_flight.key_assignment import KeyAssignment
 from async_op.in_flight.key_order import KeyGate
-from async_op.in_flight.keys import KeyAssignment
 from async_op.in_flight.waiters import Waiters
 from async_op.lifecycle import Lifecycle
 from async_op.operator.admission import Intake
 from async_op.operator.back_pressure import BackPressure
 from async_op.operator.operator_states import restored_operator_states
 from async_op.operator.owned_state import OwnedState
-from async_op.operator.place import Place
 from async_op.operator.recovery import Recovery
+from async_op.operator.subtask_info import SubtaskInfo
 from async_op.options import OperatorOptions
 from async_op.resilience import Limits, SharedLimits
 from async_op.resilience.lending import Allowance
@@ -75,7 +75,7 @@ class Surroundings:
     waiters : Waiters
         Woken when an element has left.
     is_in_chain : bool
-        Whether it is a step of a job; see `Place`.
+        Whether it is a step of a job; see `SubtaskInfo`.
     vet : Vet or None
         Refuses values.
     limits : SharedLimits or None
@@ -327,7 +327,7 @@ class Parts:
 
 async def assemble(
     options: OperatorOptions,
-    place: Place,
+    subtask_info: SubtaskInfo,
     restore: SubtaskRestore | None,
     *,
     preload: bool,
@@ -345,9 +345,9 @@ async def assemble(
         The snapshot does not fit the operator.
     """
     clock = clock or LoopClock(asyncio.get_running_loop())
-    place.check_fits(options.hash, restore)
+    subtask_info.check_fits(options.hash, restore)
     operator_states = await restored_operator_states(options.operator_states, restore)
-    runtime = place.runtime(restore, operator_states)
+    runtime = subtask_info.runtime(restore, operator_states)
     restored = None if restore is None else restore.states(options.states, clock.wall_time())
     since = None if restore is None else restore.snapshot_id
     around = Surroundings(
@@ -359,11 +359,11 @@ async def assemble(
         output=output,
         lifecycle=lifecycle,
         waiters=waiters,
-        is_in_chain=place.is_in_chain,
-        vet=place.vet,
-        limits=place.limits,
-        identity=place.identity or Identity.of_run(None if restore is None else restore.manifest.lineage),
-        allowance=place.allowance,
+        is_in_chain=subtask_info.is_in_chain,
+        vet=subtask_info.vet,
+        limits=subtask_info.limits,
+        identity=subtask_info.identity or Identity.of_run(None if restore is None else restore.manifest.lineage),
+        allowance=subtask_info.allowance,
     )
     parts = Parts(options, around)
     lifecycle.assembled(parts)

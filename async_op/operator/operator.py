@@ -8,24 +8,24 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from typing import Any, Self, Unpack
 
-from async_op.changed_keys import check_in_flight
 from async_op.clock import Clock
 from async_op.dead_letters import DeadLetter, OnError
 from async_op.elements import Element, Record, Watermark, check_place, check_timestamp
 from async_op.errors import OperatorClosed
 from async_op.functions.plain import AnyFunction, name_of
-from async_op.idempotency_keys import Identity
+from async_op.in_flight.idempotency_keys import Identity
 from async_op.in_flight.waiters import Waiters
-from async_op.key_columns import KeyBy, key_getter
 from async_op.lifecycle import Lifecycle, State
 from async_op.operator.admission import TURN
 from async_op.operator.assembly import Parts, assemble
+from async_op.operator.changed_keys import check_in_flight
 from async_op.operator.counters import statistics_of
 from async_op.operator.executor import OperatorExecutor
+from async_op.operator.key_columns import KeyBy, key_getter
 from async_op.operator.open_function import OpenFunction, end_after_failure
 from async_op.operator.operator_states import take_given_items
 from async_op.operator.owned_state import OwnedState
-from async_op.operator.place import Place
+from async_op.operator.subtask_info import SubtaskInfo
 from async_op.options import CallOptions, Mode, OperatorOptions, StateBackend, takes_call_options
 from async_op.statistics import OperatorStatistics
 from async_op.threads.own_thread import on_own_thread
@@ -110,8 +110,17 @@ class AsyncWaitOperator:
     """
 
     __slots__ = (
-        "_clock", "_closing", "_executor", "_function", "_lifecycle", "_options", "_output", "_parts", "_place",
-        "_state", "_waiters",
+        "_clock",
+        "_closing",
+        "_executor",
+        "_function",
+        "_lifecycle",
+        "_options",
+        "_output",
+        "_parts",
+        "_state",
+        "_subtask_info",
+        "_waiters",
     )  # fmt: skip
 
     @takes_call_options
@@ -147,10 +156,10 @@ class AsyncWaitOperator:
         if idempotency_namespace is not None:
             LINEAGE_NAME.check("idempotency_namespace", idempotency_namespace)
             identity = Identity(idempotency_namespace)
-        place = Place(
+        subtask_info = SubtaskInfo(
             parallelism=parallelism, subtask_index=subtask_index, max_parallelism=max_parallelism, identity=identity
         )
-        self._set_up(made, output, place, clock, Lifecycle())
+        self._set_up(made, output, subtask_info, clock, Lifecycle())
 
     @classmethod
     def of(
@@ -158,26 +167,26 @@ class AsyncWaitOperator:
         options: OperatorOptions,
         output: Callable[[Record | Watermark], object],
         *,
-        place: Place | None = None,
+        subtask_info: SubtaskInfo | None = None,
         clock: Clock | None = None,
     ) -> Self:
-        """Create an operator from the options of an entry point; without `place`, it is the only subtask."""
+        """Create an operator from the options of an entry point; without `subtask_info`, it is the only subtask."""
         operator = cls.__new__(cls)
-        operator._set_up(options, output, place or Place(), clock, Lifecycle())
+        operator._set_up(options, output, subtask_info or SubtaskInfo(), clock, Lifecycle())
         return operator
 
     def _set_up(
         self,
         options: OperatorOptions,
         output: Callable[[Record | Watermark], object],
-        place: Place,
+        subtask_info: SubtaskInfo,
         clock: Clock | None,
         lifecycle: Lifecycle,
     ) -> None:
         check_callable("output", output, reason="it gets each Record and Watermark that leaves", awaited=True)
         self._options = options
         self._output = output
-        self._place = place
+        self._subtask_info = subtask_info
         self._clock = clock
         self._lifecycle = lifecycle
         self._waiters = Waiters()
@@ -189,7 +198,7 @@ class AsyncWaitOperator:
 
     def __repr__(self) -> str:
         name, state = name_of(self._options.function), self._lifecycle.state.name.lower()
-        return f"AsyncWaitOperator({name}, subtask {self._place}, {state})"
+        return f"AsyncWaitOperator({name}, subtask {self._subtask_info}, {state})"
 
     async def __aenter__(self) -> Self:
         """Open the operator without a snapshot; after `open(restore)` use `contextlib.aclosing` in its place."""
@@ -237,7 +246,7 @@ class AsyncWaitOperator:
             try:
                 parts = self._parts = await assemble(
                     self._options,
-                    self._place,
+                    self._subtask_info,
                     restore,
                     preload=preload,
                     state=self._state,
@@ -398,7 +407,7 @@ class AsyncWaitOperator:
             emitted=in_flight.emitted,
             wall_time=clock.wall_time(),
             lineage=parts.keys.identity.lineage,
-            element_types=self._place.element_types,
+            element_types=self._subtask_info.element_types,
         )
         states = runtime.operator_states
         items = states.cut(cut.cut_id)

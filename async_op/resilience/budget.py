@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from async_op.call_costs import BudgetSpent, Spending, check_amount
 from async_op.clock import Clock
-from async_op.cost_errors import BudgetSpent
 from async_op.resilience.lending import Allowed, Holding
 from async_op.resilience.waiting_line import Guest, Line, Share, share_of
-from async_op.spending import Spending, check_amount
 from keygroups.arguments import check_callable, check_number
 from keygroups.descriptors import OperatorListState
 from keygroups.errors import ConfigError

@@ -6,12 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from async_op.call_costs import CostAboveLimit, Spending, check_amount
 from async_op.clock import Clock
-from async_op.cost_errors import CostAboveLimit
 from async_op.resilience.charges import Charge, Charges
 from async_op.resilience.rate_limit import RateLimit
 from async_op.resilience.waiting_line import Alarm, Guest, Line, Share
-from async_op.spending import Spending, check_amount
 
 
 class CostLimiter:

@@ -16,8 +16,8 @@ from async_op.resilience.budget import Account, Budget, BudgetShare
 from async_op.resilience.cache import Cache, OutputCache
 from async_op.resilience.circuit_breaker import Breaker, CircuitBreaker, Permit
 from async_op.resilience.concurrency import AdaptiveConcurrency, ConcurrencyLimiter
+from async_op.resilience.cost_accounting import Costs, Payer
 from async_op.resilience.cost_limits import CostLimiter
-from async_op.resilience.costs import Costs, Payer
 from async_op.resilience.lending import Allowance, Holding, Holdings
 from async_op.resilience.rate_limit import RateLimit, RateLimiter
 from async_op.resilience.single_flight import Flights, SingleFlight

@@ -14,10 +14,10 @@ from async_op.connectors.sink import SINK_RETRY
 from async_op.connectors.sink import Sink as AnySink
 from async_op.dead_letters import OnError
 from async_op.durations import check_delay
+from async_op.epochs.retention import Retention
 from async_op.functions.base import AsyncBatchFunction
 from async_op.functions.plain import AnyFunction, as_function
 from async_op.options import CallOptions, Mode, OperatorOptions, StateBackend, takes_call_options
-from async_op.retention import Retention
 from async_op.retry import RetryPolicy
 from async_op.spark.autoscale import AutoscalePolicy
 from async_op.spark.bounded import run_bounded

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from async_op.restarts import RestartPolicy, Restarts
+from async_op.epochs.restarts import RestartPolicy, Restarts
 from keygroups.arguments import check_callable, check_instance
 
 _LOOK_SECONDS = 0.25

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from async_op.retention import Retention
+from async_op.epochs.retention import Retention
 
 __all__ = ["Retention"]

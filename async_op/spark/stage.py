@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from async_op.epochs.adoption import check_declared, check_fixed, check_kind, warn_of_repartition
 from async_op.epochs.position import SourcePosition
-from async_op.retention import Retention
+from async_op.epochs.retention import Retention
 from async_op.spark.autoscale import AutoscalePolicy
 from async_op.spark.epoch.delivery import Outlet, Sink, refuse_in_sink
 from async_op.spark.epoch.orders import EpochSettings

@@ -11,9 +11,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from async_op.arrow_stream import readable_rows_of, slices_of
 from async_op.calls.checked_outputs import with_checked_outputs
 from async_op.calls.value_checks import Unreadable
+from async_op.connectors.arrow_input import readable_rows_of, slices_of
 from async_op.dead_letters import InPlace, OnError
 from async_op.elements import Element, Record, Watermark
 from async_op.functions.base import AsyncBatchFunction, AsyncFunction, Function
@@ -21,7 +21,7 @@ from async_op.functions.context import InvocationContext
 from async_op.functions.plain import AnyFunction, as_function
 from async_op.functions.runtime import Runtime
 from async_op.operator.operator import AsyncWaitOperator
-from async_op.operator.place import Place
+from async_op.operator.subtask_info import SubtaskInfo
 from async_op.options import CallOptions, Mode, OperatorOptions
 from async_op.spark.rows.arrow_outputs import OutputWriter
 from async_op.spark.rows.dead_letter_column import DeadLetters, batches_in_place, rows_in_place, schema_with_letters
@@ -208,7 +208,7 @@ class PartitionTask:
     def make_operator(self, output: Callable[[Record | Watermark], object]) -> AsyncWaitOperator:
         """Return the operator for one partition."""
         options = replace(self.options, function=self.elements.function(), capacity=self.elements.capacity)
-        return AsyncWaitOperator.of(options, output, place=Place(vet=Unreadable(are_decoded=True)))
+        return AsyncWaitOperator.of(options, output, subtask_info=SubtaskInfo(vet=Unreadable(are_decoded=True)))
 
 
 class ArrowFunction(AsyncFunction):

@@ -7,15 +7,15 @@ from collections.abc import AsyncGenerator, AsyncIterable, Collection, Iterable,
 from contextlib import aclosing
 from typing import Any, TypeAlias, TypeVar
 
-from async_op.arrow_stream import has_arrow_stream, rows_of_stream
 from async_op.calls.value_checks import Vet
 from async_op.cancellation import closed_after
 from async_op.clock import Clock
+from async_op.connectors.arrow_input import has_arrow_stream, rows_of_stream
 from async_op.elements import Element
 from async_op.in_flight.in_flight import OutputValues
 from async_op.operator.open_function import end_after_failure
 from async_op.operator.operator import AsyncWaitOperator
-from async_op.operator.place import Place
+from async_op.operator.subtask_info import SubtaskInfo
 from async_op.options import OperatorOptions
 from async_op.stream.timestamps import LAST_WATERMARK, Timestamps
 from async_op.threads.read_ahead import read_ahead
@@ -44,7 +44,7 @@ class LocalStream:
         self._kept = OutputValues()
         self._kept_max = options.capacity
         self._function = options.function
-        self._operator = _StreamOperator.of(options, self._kept, place=Place(vet=vet), clock=clock)
+        self._operator = _StreamOperator.of(options, self._kept, subtask_info=SubtaskInfo(vet=vet), clock=clock)
         self._taken = asyncio.Event()
         self._timestamps = timestamps
         # In order, watermarks change nothing unless timers wait for them, and each takes up the room of an element.

@@ -19,15 +19,15 @@ from typing import (
     overload,
 )
 
-from async_op.arrow_stream import ArrowStream, has_arrow_stream
 from async_op.calls.value_checks import Unreadable
 from async_op.clock import Clock
+from async_op.connectors.arrow_input import ArrowStream, has_arrow_stream
 from async_op.connectors.sink import Sink
 from async_op.connectors.source import Source
 from async_op.dead_letters import DeadLetter, OnError
 from async_op.functions.base import Function
 from async_op.functions.plain import AnyFunction
-from async_op.key_columns import KeyBy, key_getter
+from async_op.operator.key_columns import KeyBy, key_getter
 from async_op.options import CallOptions, Mode, OperatorOptions, StateBackend, takes_call_options
 from async_op.stream.local_stream import LocalStream, Stream
 from async_op.stream.timestamps import TimestampsBy, timestamps_of

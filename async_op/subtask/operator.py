@@ -12,7 +12,7 @@ from async_op.errors import OpenFailed, OperatorClosed
 from async_op.functions.plain import name_of
 from async_op.in_flight.capture import capture_entry, capture_watermark
 from async_op.in_flight.entries import WatermarkEntry, new_entry
-from async_op.in_flight.keys import KeyAssignment
+from async_op.in_flight.key_assignment import KeyAssignment
 from async_op.operator.assembly import Parts
 from async_op.operator.counters import Counted, counted_by
 from async_op.operator.operator import AsyncWaitOperator
@@ -42,7 +42,7 @@ class ResidentOperator(AsyncWaitOperator):
     def allow(self, allowance: Allowance | None, *, may_wait: bool) -> None:
         """Go on with what the driver allows of the limits; before `open`, begin with it. See `SharedLimits.allow`."""
         if self._parts is None:
-            self._place = replace(self._place, allowance=allowance)
+            self._subtask_info = replace(self._subtask_info, allowance=allowance)
         elif self._parts.limits is not None:
             self._parts.limits.lent.allow(allowance, may_wait=may_wait)
 

@@ -15,11 +15,11 @@ from async_op.clock import LoopClock
 from async_op.dead_letters import DeadLetter
 from async_op.elements import Record, Watermark
 from async_op.functions.plain import AnyFunction, name_of
-from async_op.idempotency_keys import Identity
+from async_op.in_flight.idempotency_keys import Identity
 from async_op.job.routing import Route
 from async_op.job.step import Step
 from async_op.operator.operator import AsyncWaitOperator
-from async_op.operator.place import Place
+from async_op.operator.subtask_info import SubtaskInfo
 from async_op.resilience import SharedLimits
 from async_op.testing.errors import HarnessNotEntered, InsideEventLoop, Stalled
 from async_op.testing.virtual_loop import START_MILLISECONDS, VirtualLoop
@@ -251,14 +251,14 @@ class OperatorHarness:
         limits = None if resilience is None else SharedLimits(resilience, capacity, LoopClock(self._loop))
         for index in range(self._parallelism):
             options = replace(self._options, function=copy(self._options.function))
-            place = Place(
+            subtask_info = SubtaskInfo(
                 parallelism=self._parallelism,
                 subtask_index=index,
                 max_parallelism=self._max_parallelism,
                 limits=limits,
                 identity=Identity("harness", is_named_by_caller=True),
             )
-            self._operators.append(_Subtask.of(options, self.emitted.append, place=place))
+            self._operators.append(_Subtask.of(options, self.emitted.append, subtask_info=subtask_info))
         for index, operator in enumerate(self._operators):
             self._do(operator.open(None if snapshot is None else snapshot.restore(index, self._parallelism)))
 

@@ -10,8 +10,8 @@ from collections.abc import AsyncGenerator, Generator, Iterable, Iterator
 from typing import Any
 
 from async_op.errors import as_exception
-from async_op.own_context import own_context
 from async_op.threads.blocking_work import beside
+from async_op.threads.decimal_context import own_context
 from keygroups.context_managers import contextmanager
 
 _log = logging.getLogger(__name__)

@@ -8,11 +8,11 @@ exports, the data source and Spark's outputs.
 from __future__ import annotations
 
 from keygroups.values.columns import ColumnEncoder, array_of, values_of
-from keygroups.values.exact import exact_column, inferred_array, is_exact
-from keygroups.values.fitting import EXACT, SPARK, TABLES, Rules
 from keygroups.values.inference import check_complete, infer_schema
+from keygroups.values.round_trip import exact_column, inferred_array, is_exact
 from keygroups.values.rows import rows_to_batch
 from keygroups.values.scalars import Misfit
+from keygroups.values.type_checks import EXACT, SPARK, TABLES, Rules
 
 __all__ = [
     "EXACT",

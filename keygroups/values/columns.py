@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types
 
-from keygroups.values.casts import coarse
-from keygroups.values.fitting import EXACT, Rules, fitter_of
+from keygroups.values.lossless_casts import coarse
 from keygroups.values.scalars import CONVERSION_ERRORS, Misfit, Refusal, TooLarge
+from keygroups.values.type_checks import EXACT, Rules, fitter_of
 
 
 class ColumnEncoder:

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from keygroups.errors import ConfigError
 from keygroups.values.columns import array_of
-from keygroups.values.fitting import TABLES, Rules, has_none
 from keygroups.values.scalars import Misfit
+from keygroups.values.type_checks import TABLES, Rules, has_none
 
 
 def rows_to_batch(rows: Sequence[Any], schema: pa.Schema, rules: Rules = TABLES) -> pa.RecordBatch:

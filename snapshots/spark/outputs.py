@@ -13,7 +13,7 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.types import StructType
 
 from keygroups.spark.session import is_connect
-from keygroups.values.casts import cast_table
+from keygroups.values.lossless_casts import cast_table
 from snapshots.filesystem import Folder
 from snapshots.format.manifest import DataFile, decode_schema
 from snapshots.format.parquet import ParquetReader

@@ -29,7 +29,7 @@ from keygroups.hashing import key_group_of
 from keygroups.names import split_step
 from keygroups.ranges import KeyGroupRange
 from keygroups.values import Misfit
-from keygroups.values.casts import cast_table
+from keygroups.values.lossless_casts import cast_table
 from snapshots.daemon_threads import DaemonPool
 from snapshots.filesystem import Folder
 from snapshots.format.columns import common_key_type, index_columns, is_packed, keyed_schema

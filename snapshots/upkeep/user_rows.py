@@ -16,7 +16,7 @@ from keygroups.hashes.columns import is_bytes, is_text
 from keygroups.hashing import key_groups_of
 from keygroups.state import identity_of, original_of
 from keygroups.values import Misfit, values_of
-from keygroups.values.casts import can_hold, cast, in_microseconds
+from keygroups.values.lossless_casts import can_hold, cast, in_microseconds
 from snapshots.errors import DuplicateKey
 from snapshots.format import compute as pc
 from snapshots.format.columns import (

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from async_op import AsyncDataStream, Job, Step, letter_value, restarts
+from async_op import AsyncDataStream, Job, Step, letter_value
 from async_op.connectors import Source
+from async_op.dead_letters import row_of
+from async_op.epochs import restarts
 from async_op.hosting import messages as say
-from async_op.key_columns import key_getter
-from async_op.letter_rows import row_of
+from async_op.operator.key_columns import key_getter
 from async_op.testing import VirtualLoop
 from snapshots import SnapshotStore
 from tests.async_op.job.kit import Epochs

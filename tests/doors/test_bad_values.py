@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from async_op import AsyncDataStream, AsyncFunction, ElementFailed, Step, letter_value
 from async_op.calls.value_checks import Unreadable
 from async_op.connectors import FileSink, FileSource, MalformedRecord, UnwritableValue
-from async_op.letter_rows import row_of
-from async_op.operator.place import Place
+from async_op.dead_letters import row_of
+from async_op.operator.subtask_info import SubtaskInfo
 from async_op.options import OperatorOptions
 from async_op.subtask.operator import ResidentOperator
 from keygroups import KeyGroupsError, MapState
@@ -159,7 +159,7 @@ class Refusing(Kit):
 
     def operator(self, subtask_index: int, output: Any) -> ResidentOperator:
         options = OperatorOptions(function=self.function, **self.options)
-        return ResidentOperator.of(options, output, place=Place(max_parallelism=4, vet=Unreadable()))
+        return ResidentOperator.of(options, output, subtask_info=SubtaskInfo(max_parallelism=4, vet=Unreadable()))
 
     def decoder(self, epoch: Any) -> Any:
         numbers = count()

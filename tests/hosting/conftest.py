@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from async_op.hosting import supervisor
-from async_op.hosting.process.host_files import place_of
+from async_op.hosting.process.host_files import files_of
 from async_op.hosting.process.host_process import Instructions
 from tests.hosting.kit import GENERATION, SECRET, Machine, OperatorFactory, is_running, pid_of, settings, wait_until
 
@@ -34,7 +34,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
         **changes: Any,
     ) -> Instructions:
         return Instructions(
-            place=place_of("run", GENERATION, 0, str(folder)),
+            place=files_of("run", GENERATION, 0, str(folder)),
             secret=SECRET,
             factory=pickle.dumps(factory or OperatorFactory()),
             settings=settings(**changes),

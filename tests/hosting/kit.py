@@ -28,7 +28,7 @@ from async_op.hosting.fencing import Fence, NewestManifest
 from async_op.hosting.host_settings import HostSettings
 from async_op.hosting.messages import Address
 from async_op.hosting.process import host_process
-from async_op.hosting.process.host_files import HostPlace
+from async_op.hosting.process.host_files import HostFiles
 from async_op.hosting.process.host_process import Instructions
 from async_op.hosting.process.launch import launch
 from async_op.hosting.wire.sockets import connecting
@@ -263,7 +263,7 @@ def task(ways: OneWay, greeting: say.Hello, batches: Iterable[pa.RecordBatch] = 
     return ran.part.handle, ran.address
 
 
-def pid_of(place: HostPlace) -> int | None:
+def pid_of(place: HostFiles) -> int | None:
     """Return the process that has a place, as the kernel's table of locks tells."""
     try:
         inode = place.lock.stat().st_ino

@@ -25,7 +25,7 @@ from async_op.hosting.messages import Address
 from async_op.hosting.process import fork_server
 from async_op.hosting.process import launch as launching
 from async_op.hosting.process.fork_server import watch
-from async_op.hosting.process.host_files import place_of
+from async_op.hosting.process.host_files import files_of
 from async_op.hosting.process.host_process import Instructions
 from async_op.hosting.process.launch import launch
 from async_op.hosting.wire.sockets import connect
@@ -59,7 +59,7 @@ class Owner:
 
     def instructions(self, subtask: int = 0, **changes: Any) -> Instructions:
         made = Instructions(
-            place=place_of("run", GENERATION, subtask, str(self.folder)),
+            place=files_of("run", GENERATION, subtask, str(self.folder)),
             secret=SECRET,
             factory=pickle.dumps(OperatorFactory()),
             settings=settings(),
@@ -95,7 +95,7 @@ def parent_of(process: int) -> int:
 
 def fork_servers_of(owner: Owner) -> list[int]:
     """Return the fork servers of an owner: one of their arguments is their folder."""
-    folder = str(place_of(fork_server._name_of(owner.watched, launching.COMMON_MODULES), "", 0).folder)
+    folder = str(files_of(fork_server._name_of(owner.watched, launching.COMMON_MODULES), "", 0).folder)
     found = []
     for one in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
@@ -193,7 +193,7 @@ def test_a_fork_server_that_cannot_fork_lives_and_the_host_is_a_fresh_interprete
 
     assert Path(f"/proc/{process_of(address)}/cmdline").read_bytes()[-25:] == b"async_op.hosting.process\0"
     with fork_server.socket.socket(fork_server.socket.AF_UNIX) as asked:  # the fork server is still there
-        asked.connect(str(fork_server.place_of(fork_server._name_of(owner.watched, ["hindering"]), "", 0).socket))
+        asked.connect(str(fork_server.files_of(fork_server._name_of(owner.watched, ["hindering"]), "", 0).socket))
     os.kill(process_of(address), signal.SIGTERM)
 
 
@@ -293,7 +293,7 @@ def test_what_a_fork_cannot_change_takes_another_fork_server(
 
 def test_a_fork_server_without_hosts_ends_and_leaves_nothing(owner: Owner) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        place = place_of("fork server", "", 0, folder)
+        place = files_of("fork server", "", 0, folder)
         held = place.try_lock()
         assert held is not None
         with fork_server.socket.socket(fork_server.socket.AF_UNIX) as listening:
@@ -303,7 +303,7 @@ def test_a_fork_server_without_hosts_ends_and_leaves_nothing(owner: Owner) -> No
             program = (
                 "from pathlib import Path; from async_op.hosting.process import fork_server, host_files;"
                 "fork_server.IDLE_SECONDS = 0.05;"
-                f"place = host_files.HostPlace(Path({str(place.folder)!r}), {place.name!r});"
+                f"place = host_files.HostFiles(Path({str(place.folder)!r}), {place.name!r});"
                 f"fork_server.serve(*{told}, place, (), None)"
             )
             ended = subprocess.run([sys.executable, "-c", program], pass_fds=told, check=False)

@@ -13,7 +13,7 @@ import pytest
 from async_op import AdaptiveConcurrency, AsyncFunction, Budget, RateLimit, Resilience
 from async_op.dead_letters import DeadLetter
 from async_op.hosting import messages as say
-from async_op.operator.place import Place
+from async_op.operator.subtask_info import SubtaskInfo
 from async_op.options import OperatorOptions
 from async_op.resilience.lending import Allowed, Holding, Holdings, Lender
 from async_op.subtask.operator import ResidentOperator
@@ -105,8 +105,8 @@ class Cluster(AsyncFunction[int, int]):
             resilience=self.resilience,
             state_backend="memory",
         )
-        place = Place(parallelism=self.count, subtask_index=index, max_parallelism=HOSTS_MAX)
-        host = ResidentOperator.of(options, lambda output: None, place=place)
+        subtask_info = SubtaskInfo(parallelism=self.count, subtask_index=index, max_parallelism=HOSTS_MAX)
+        host = ResidentOperator.of(options, lambda output: None, subtask_info=subtask_info)
         host.allow(allowance, may_wait=True)
         return host
 

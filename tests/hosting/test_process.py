@@ -32,7 +32,7 @@ from async_op.hosting.fencing import NewestManifest
 from async_op.hosting.messages import Address
 from async_op.hosting.process import fork_server, host_files, host_process, local_hosts
 from async_op.hosting.process.fork_server import watch
-from async_op.hosting.process.host_files import place_of, sweep
+from async_op.hosting.process.host_files import files_of, sweep
 from async_op.hosting.process.launch import launch
 from async_op.hosting.supervisor import HostSupervisor
 from async_op.hosting.wire import frames, socket_paths
@@ -476,13 +476,13 @@ def test_logs_of_hosts_that_were_killed_and_replaced_go_once_their_run_is_over(s
     ours.mkdir()
     logs = {}
     for content, age in itertools.product(("", "a traceback"), (0, 3600)):
-        place = place_of(f"run {content} {age}", GENERATION, 0, str(short_path))
+        place = files_of(f"run {content} {age}", GENERATION, 0, str(short_path))
         place.open_log().close()
         place.log.write_text(content)
         at = ours.stat().st_mtime - age
         os.utime(place.log, (at, at))
         logs[content, age] = place.log
-    place = place_of("run that lives", GENERATION, 0, str(short_path))
+    place = files_of("run that lives", GENERATION, 0, str(short_path))
     place.open_log().close()
     os.utime(place.log, (0, 0))
     held = place.try_lock()
@@ -502,12 +502,12 @@ def test_the_newest_logs_of_all_runs_are_kept_and_those_in_use(
     monkeypatch.setattr(host_files, "LOGS_MAX", 2)
     logs = []
     for age in range(6):
-        place = place_of(f"run {age % 2}", GENERATION, 0, str(short_path))
+        place = files_of(f"run {age % 2}", GENERATION, 0, str(short_path))
         with place.open_log() as log:
             log.write(b"a traceback")
         os.utime(place.log, (1e9 - age, 1e9 - age))
         logs.append(place.log)
-    with logs[3].open("ab") as elsewhere, place_of("run 1", GENERATION, 1, str(short_path)).open_log():
+    with logs[3].open("ab") as elsewhere, files_of("run 1", GENERATION, 1, str(short_path)).open_log():
         fcntl.flock(elsewhere, fcntl.LOCK_EX)
         sweep(logs[0].parent)
 
@@ -568,7 +568,7 @@ def test_hosts_and_their_fork_server_live_in_a_folder_with_a_long_path(
     folder = tmp_path / ("x" * PATH_BYTES_MAX)
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    place = place_of("run", GENERATION, 0, str(folder))
+    place = files_of("run", GENERATION, 0, str(folder))
 
     address = driven(launch(replace(machine.instructions(), place=place)))
 
@@ -588,7 +588,7 @@ def test_a_path_that_is_too_long_is_refused_where_no_shorter_one_can_be_had(
     folder.mkdir()
 
     with pytest.raises(HostUnreachable, match="over 107 bytes"):
-        place_of("run", GENERATION, 0, str(folder))
+        files_of("run", GENERATION, 0, str(folder))
 
 
 def test_a_folder_that_cannot_be_made_is_refused(machine: Machine) -> None:
@@ -596,16 +596,16 @@ def test_a_folder_that_cannot_be_made_is_refused(machine: Machine) -> None:
     file.touch()
 
     with pytest.raises(HostUnreachable, match="cannot be made"):
-        place_of("run", GENERATION, 0, str(file))
+        files_of("run", GENERATION, 0, str(file))
     file.unlink()
 
 
 def test_a_folder_that_is_open_to_others_is_refused(machine: Machine) -> None:
     parent = str(machine.folder)
-    place_of("another run", GENERATION, 0, parent).folder.chmod(0o755)
+    files_of("another run", GENERATION, 0, parent).folder.chmod(0o755)
 
     with pytest.raises(HostUnreachable, match="open to others"):
-        place_of("another run", GENERATION, 0, parent)
+        files_of("another run", GENERATION, 0, parent)
 
 
 def test_a_host_is_reached_by_tcp_where_its_socket_is_not_there(machine: Machine) -> None:

@@ -18,7 +18,7 @@ from async_op.hosting import supervisor as supervisor_module
 from async_op.hosting.errors import HostFailed, HostUnreachable
 from async_op.hosting.feeder import Feeder
 from async_op.hosting.messages import Address
-from async_op.hosting.process.host_files import place_of
+from async_op.hosting.process.host_files import files_of
 from async_op.hosting.process.launch import launch
 from async_op.hosting.supervisor import HostSupervisor
 from async_op.hosting.wire.sockets import SocketChannel, connect
@@ -144,7 +144,7 @@ def test_an_error_that_is_unknown_here_is_told_as_text_and_leaves_the_replies_of
     machine: Machine,
 ) -> None:
     failing = machine.start(factory=OperatorFactory(FailingElsewhere))
-    good = replace(machine.instructions(), place=place_of("run", GENERATION, 1, str(machine.folder)))
+    good = replace(machine.instructions(), place=files_of("run", GENERATION, 1, str(machine.folder)))
     with HostSupervisor(GENERATION, SECRET) as supervisor:
         supervisor.report(0, failing)
         supervisor.report(1, driven(launch(good)))

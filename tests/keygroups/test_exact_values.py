@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keygroups.values import exact_column, inferred_array, is_exact, values_of
-from keygroups.values.exact import FIELDS_MAX
+from keygroups.values.round_trip import FIELDS_MAX
 from keygroups.values.scalars import Refusal
 from tests.doors.values import BERLIN, PLAIN, SCALARS, VALUES, YEAR, Colour, near
 

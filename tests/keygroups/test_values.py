@@ -19,7 +19,7 @@ from keygroups import ConfigError, KeyGroupRange, UnstorableValue, ValueState, k
 from keygroups.codec import unpack
 from keygroups.state import MemoryBackend
 from keygroups.values import Misfit, array_of, values_of
-from keygroups.values.casts import cast
+from keygroups.values.lossless_casts import cast
 from tests.snapshot_kit import COUNT, PROFILE, G, content_of, new_store, part, parts, restored, words
 
 

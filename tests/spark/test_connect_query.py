@@ -20,7 +20,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from async_op import BlocksEventLoop
 from async_op.epochs.coordinator import Coordinator
-from async_op.retention import Retention
+from async_op.epochs.retention import Retention
 from async_op.spark import AsyncPipeline, ConnectQuery, WorkerLate, WorkerSilent
 from async_op.spark.chain import PipelineChain
 from async_op.spark.connect import query as queries

@@ -20,7 +20,7 @@ from pyspark import SparkFiles, cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 from async_op import AsyncFunction, ElementFailed
-from async_op.hosting.process.host_files import place_of
+from async_op.hosting.process.host_files import files_of
 from async_op.spark import AsyncPipeline, PipelineQuery
 from async_op.spark.epoch import fleet
 from keygroups import ValueState
@@ -343,7 +343,7 @@ def test_where_no_host_starts_operators_run_in_tasks_and_the_log_says_so_once(
 ) -> None:
     run_id = new_run_id("a folder that others can write to")
     monkeypatch.setattr(fleet, "new_run_id", lambda uri: run_id)
-    folder = place_of(run_id, "", 0).folder
+    folder = files_of(run_id, "", 0).folder
     folder.chmod(0o777)
     for _ in range(3):
         run.write_rows()

@@ -21,8 +21,8 @@ from async_op import (
     DeadLetter,
     ElementFailed,
 )
-from async_op.arrow_stream import ROWS_AT_ONCE, rows_of, slices_of
 from async_op.calls.checked_outputs import with_checked_outputs
+from async_op.connectors.arrow_input import ROWS_AT_ONCE, rows_of, slices_of
 from async_op.spark import OutputMismatch
 from async_op.spark.rows.arrow_outputs import DEAD_LETTER, OutputWriter
 from tests.examples import scaled

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from async_op import FixedDelayRetry
 from async_op.connectors import DeltaSink, FileSink, PostgresSink
 from async_op.connectors.epoch_rows import FrameRows
-from async_op.letter_rows import letter_value
+from async_op.dead_letters import letter_value
 from async_op.spark import AsyncPipeline
 from async_op.spark.epoch import delivery
 from keygroups import ConfigError

@@ -13,12 +13,11 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from async_op.connectors.arrow import batches_of, names_of, schema_of
+from async_op.connectors.arrow_output import batches_of, names_of, schema_of
 from async_op.connectors.connector_threads import OwnThreads
 from async_op.connectors.errors import EpochsBehind, SinkFolderRefused, TargetMissing, TargetTaken, UnwritableValue
 from async_op.connectors.sink import SINK_RETRY, ShippedSink, Sink
-from async_op.dead_letters import OnError
-from async_op.letter_rows import LETTER_SCHEMA
+from async_op.dead_letters import LETTER_SCHEMA, OnError
 from async_op.retry import RetryPolicy
 from async_op.threads.own_thread import on_own_thread
 from keygroups.arguments import check_choice, check_integer, check_location

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from async_op.arrow_stream import ROWS_AT_ONCE, rows_of
+from async_op.connectors.arrow_input import ROWS_AT_ONCE, rows_of
 from async_op.connectors.errors import BrokenFile, FileReplaced, FileShrank, FileVanished, MalformedRecord
 from async_op.connectors.files.access import FileAccess
 from async_op.connectors.files.changes import Changes

@@ -15,8 +15,7 @@ from async_op.connectors.epoch_gaps import Repeats
 from async_op.connectors.epoch_rows import OutputRows, SinkRows
 from async_op.connectors.errors import UnsupportedColumn, UnwritableValue
 from async_op.connectors.sink import ShippedSink, Sink
-from async_op.dead_letters import OnError
-from async_op.letter_rows import LETTER_SCHEMA
+from async_op.dead_letters import LETTER_SCHEMA, OnError
 from async_op.retry import RetryPolicy
 from keygroups.arguments import check_integer
 from keygroups.errors import ConfigError

@@ -31,9 +31,9 @@ def _be_fork_server(
     listening: str, lock: str, owner: str, folder: str, name: str, start: str, *modules: str
 ) -> NoReturn:
     from async_op.hosting.process import fork_server
-    from async_op.hosting.process.host_files import HostPlace
+    from async_op.hosting.process.host_files import HostFiles
 
-    fork_server.serve(int(listening), int(lock), int(owner), HostPlace(Path(folder), name, start), modules, _live)
+    fork_server.serve(int(listening), int(lock), int(owner), HostFiles(Path(folder), name, start), modules, _live)
 
 
 def _live(search_path: list[str], instructions: bytes, descriptors: list[int], answer: BinaryIO, exits: str) -> None:

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn, TypeAlias
 
 from async_op.hosting.errors import HostUnreachable, described_status
-from async_op.hosting.process.host_files import HostPlace, leave, place_of
+from async_op.hosting.process.host_files import HostFiles, files_of, leave
 from async_op.hosting.wire.socket_paths import bindable
 
 IDLE_SECONDS = 30.0
@@ -132,7 +132,7 @@ def begin(owner: int, modules: Sequence[str]) -> None:
 
     It takes the arguments of `connect`, and raises the same errors.
     """
-    place = place_of(_name_of(owner, modules), "", 0)
+    place = files_of(_name_of(owner, modules), "", 0)
     held = place.try_lock()  # a fork server that lives has it
     if held is not None:
         try:
@@ -160,7 +160,7 @@ def connect(owner: int, modules: Sequence[str]) -> socket.socket | None:
     OSError
         The process cannot be started.
     """
-    place = place_of(_name_of(owner, modules), "", 0)
+    place = files_of(_name_of(owner, modules), "", 0)
     connected = socket.socket(socket.AF_UNIX)
     try:
         with bindable(place.socket) as path:
@@ -193,7 +193,7 @@ def fork(owner: int, modules: Sequence[str], order: Order, descriptors: Sequence
                 return None
             pause.wait(0.01)
         if pid := _pid_from(connected, order, descriptors, until):
-            return Forked(connected, pid, place_of(_name_of(owner, modules), "", 0).exits)
+            return Forked(connected, pid, files_of(_name_of(owner, modules), "", 0).exits)
     return None
 
 
@@ -247,7 +247,7 @@ def _send(connected: socket.socket, order: Order, descriptors: Sequence[int]) ->
 
 
 def _start(
-    place: HostPlace, held: int, owner: int, modules: Sequence[str], connected: socket.socket | None = None
+    place: HostFiles, held: int, owner: int, modules: Sequence[str], connected: socket.socket | None = None
 ) -> None:
     """Start a fork server under its lock; who connects is served once it has loaded everything.
 
@@ -303,7 +303,7 @@ def _process_of(owner: int) -> str:
 # In the fork server.
 
 
-def serve(listening: int, lock: int, owner: int, place: HostPlace, modules: Sequence[str], live: Live) -> NoReturn:
+def serve(listening: int, lock: int, owner: int, place: HostFiles, modules: Sequence[str], live: Live) -> NoReturn:
     """Load modules, then fork a process for each connection until nothing needs the fork server any more.
 
     Parameters
@@ -311,7 +311,7 @@ def serve(listening: int, lock: int, owner: int, place: HostPlace, modules: Sequ
     listening, lock, owner : int
         The descriptors of the socket on which starting processes connect, of its lock, and of what it must
         not outlive.
-    place : HostPlace
+    place : HostFiles
         Where its socket and lock are.
     modules : sequence of str
         What all forked processes need. None of them starts a thread when it is imported.

@@ -26,7 +26,7 @@ _TRIES_MAX = 100
 """How often a folder is made again that another host removes at the same moment."""
 
 
-class HostPlace(NamedTuple):
+class HostFiles(NamedTuple):
     """Where one host has its files on its machine."""
 
     folder: Path
@@ -94,7 +94,7 @@ class HostPlace(NamedTuple):
             path.unlink(missing_ok=True)
 
 
-def place_of(run_id: str, generation: str, subtask_index: int, parent: str | None = None) -> HostPlace:
+def files_of(run_id: str, generation: str, subtask_index: int, parent: str | None = None) -> HostFiles:
     """Return the place of a subtask's host on this machine, and make its folder, which no other user can read.
 
     Parameters
@@ -112,7 +112,7 @@ def place_of(run_id: str, generation: str, subtask_index: int, parent: str | Non
         The path of the socket is too long, or the folder cannot be made, or other users can open it.
     """
     folder = run_folder(run_id, parent)
-    place = HostPlace(folder, f"{digest_of(generation)}-{subtask_index}", secrets.token_hex(4))
+    place = HostFiles(folder, f"{digest_of(generation)}-{subtask_index}", secrets.token_hex(4))
     if not is_bindable(place.socket):
         raise HostUnreachable(f"the path of its socket, {place.socket}, is over {PATH_BYTES_MAX} bytes")
     place.make_folder()
@@ -170,7 +170,7 @@ def _written(log: Path) -> float | None:
 
 def _sweep(folder: Path, before: float) -> None:
     for lock in folder.glob("*.lock"):
-        place = HostPlace(folder, lock.stem)
+        place = HostFiles(folder, lock.stem)
         with suppress(OSError):
             held = place.try_lock()
             if held is not None:

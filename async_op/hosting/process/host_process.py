@@ -28,7 +28,7 @@ from async_op.hosting.host_settings import HostSettings
 from async_op.hosting.lease import CLOSE_SECONDS, OPEN_SECONDS
 from async_op.hosting.messages import Address
 from async_op.hosting.process import fork_server
-from async_op.hosting.process.host_files import HostPlace, holder_of, leave, sweep
+from async_op.hosting.process.host_files import HostFiles, holder_of, leave, sweep
 from async_op.hosting.wire.frames import BEAT_SECONDS
 from async_op.hosting.wire.server import Server
 from async_op.hosting.wire.socket_paths import bindable
@@ -74,7 +74,7 @@ class Instructions:
 
     Attributes
     ----------
-    place : HostPlace
+    place : HostFiles
         Where the host has its socket, lock and log.
     secret : bytes
         The secret of the run.
@@ -95,7 +95,7 @@ class Instructions:
         The host, as ``machine:process id``, that was silent for too long. If it has the place, it is killed.
     """
 
-    place: HostPlace
+    place: HostFiles
     secret: bytes = field(repr=False)
     factory: bytes = field(repr=False)
     settings: HostSettings
@@ -143,7 +143,7 @@ def live(instructions: Instructions, answer: BinaryIO) -> None:
         leave(place.folder)
 
 
-def _lock(place: HostPlace, given_up: str) -> int:
+def _lock(place: HostFiles, given_up: str) -> int:
     """Wait for the host that has the place to end, and kill it if it hangs, or at once if it was given up before."""
     until, pause = time.monotonic() + _LOCK_SECONDS, threading.Event()
     may_kill = True
@@ -161,7 +161,7 @@ def _lock(place: HostPlace, given_up: str) -> int:
     return held
 
 
-def _is_hanging(place: HostPlace) -> bool:
+def _is_hanging(place: HostFiles) -> bool:
     """Tell whether the host of a place lets a feeder connect, and does not greet it."""
     with socket.socket(socket.AF_UNIX) as asked:
         asked.settimeout(STALL_SECONDS)
@@ -175,7 +175,7 @@ def _is_hanging(place: HostPlace) -> bool:
             return False
 
 
-def _kill_holder(place: HostPlace, why: str) -> None:
+def _kill_holder(place: HostFiles, why: str) -> None:
     """Kill the host that holds the lock: a process that is stopped never ends by itself."""
     with suppress(OSError, ValueError):  # it has just ended, or has not said yet who it is
         holder = int(place.lock.read_text(encoding="ascii"))
@@ -183,7 +183,7 @@ def _kill_holder(place: HostPlace, why: str) -> None:
         print(f"killed process {holder}, which {why}", file=sys.stderr)  # noqa: T201
 
 
-def _try_lock(place: HostPlace) -> int | None:
+def _try_lock(place: HostFiles) -> int | None:
     try:
         return place.try_lock()
     except FileNotFoundError:  # a host of another run has just swept the folder
@@ -302,7 +302,7 @@ def _bound_log(log: int) -> None:
         os.write(log, f"(over {LOG_BYTES_MAX >> 20} MiB of output were removed here)\n".encode())
 
 
-def _exit(place: HostPlace) -> None:
+def _exit(place: HostFiles) -> None:
     """End the process at once: a thread that the function has left behind must not keep it alive."""
     faulthandler.cancel_dump_traceback_later()
     place.clear()

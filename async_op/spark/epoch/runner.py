@@ -17,11 +17,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from async_op.epochs.coordinator import Coordinator
 from async_op.epochs.position import EpochTimes, SourcePosition
+from async_op.epochs.retention import Retention
 from async_op.hosting.epoch import one_of_each
 from async_op.hosting.errors import FeederFenced, HostLost, IncompleteEpoch
 from async_op.hosting.messages import EpochEnd
-from async_op.idempotency_keys import Identity
-from async_op.retention import Retention
+from async_op.in_flight.idempotency_keys import Identity
 from async_op.spark.epoch.delivery import Delivery, Outlet
 from async_op.spark.epoch.fleet import Fleet
 from async_op.spark.epoch.job_names import named_jobs

@@ -10,9 +10,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructField, StructType
 
-from async_op.arrow_stream import readable_rows_of
-from async_op.dead_letters import DeadLetter, InPlace, OnError
-from async_op.letter_rows import LETTER_SCHEMA, row_of
+from async_op.connectors.arrow_input import readable_rows_of
+from async_op.dead_letters import LETTER_SCHEMA, DeadLetter, InPlace, OnError, row_of
 from async_op.spark.rows.arrow_outputs import DEAD_LETTER, OutputWriter
 from async_op.spark.rows.schemas import check_names
 from keygroups.errors import ConfigError

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from async_op.arrow_stream import readable_rows_of, slices_of
+from async_op.connectors.arrow_input import readable_rows_of, slices_of
 from async_op.elements import Element
 from keygroups.codec import pack
 from snapshots.format.subtask import RefusedValue

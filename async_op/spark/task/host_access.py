@@ -21,7 +21,7 @@ from async_op.hosting.feeder import HostChannel, Waiting
 from async_op.hosting.host_settings import HostSettings
 from async_op.hosting.messages import Address
 from async_op.hosting.process.fork_server import watch
-from async_op.hosting.process.host_files import HostPlace, place_of
+from async_op.hosting.process.host_files import HostFiles, files_of
 from async_op.hosting.process.host_process import Instructions
 from async_op.hosting.process.launch import COMMON_MODULES, launch
 from async_op.hosting.process.local_hosts import found_at
@@ -197,8 +197,8 @@ class TaskWays:
             allowance=self._access.allowance(self._subtask_index),
         )
 
-    def _place(self) -> HostPlace:
-        return place_of(self._access.run_id, self._access.generation, self._subtask_index)
+    def _place(self) -> HostFiles:
+        return files_of(self._access.run_id, self._access.generation, self._subtask_index)
 
     def in_task(self) -> Waiting[HostChannel]:
         """Open the operator inside the task, for this epoch only."""

@@ -11,13 +11,13 @@ from pickle import loads
 
 import pyarrow as pa
 
-from async_op.arrow_stream import rows_of
 from async_op.calls.checked_outputs import with_checked_outputs
 from async_op.calls.value_checks import Unreadable
+from async_op.connectors.arrow_input import rows_of
 from async_op.elements import Element, Record, Watermark
 from async_op.hosting.fed_subtask import CutPart
-from async_op.idempotency_keys import Identity
-from async_op.operator.place import Place
+from async_op.in_flight.idempotency_keys import Identity
+from async_op.operator.subtask_info import SubtaskInfo
 from async_op.options import OperatorOptions
 from async_op.spark.rows.arrow_outputs import OutputWriter
 from async_op.spark.task.epoch_rows import EpochElements
@@ -91,7 +91,7 @@ class EpochOperatorFactory:
     def operator(self, subtask_index: int, output: Callable[[Record | Watermark], object]) -> ResidentOperator:
         """Return the operator of a subtask, not opened yet."""
         function = with_checked_outputs(self.options.function, self._writer)
-        place = Place(
+        subtask_info = SubtaskInfo(
             parallelism=self.parallelism,
             subtask_index=subtask_index,
             max_parallelism=self.max_parallelism,
@@ -99,7 +99,7 @@ class EpochOperatorFactory:
             element_types=self._element_types,
             vet=Unreadable(are_decoded=True),
         )
-        return RowOperator.of(replace(self.options, function=function), output, place=place)
+        return RowOperator.of(replace(self.options, function=function), output, subtask_info=subtask_info)
 
     def decoder(self, epoch: str) -> Callable[[pa.RecordBatch], Iterable[Element]]:
         """Return what makes elements of an epoch's rows; `epoch` is the id that every run of the epoch has."""
@@ -161,7 +161,7 @@ class RowOperator(ResidentOperator):
     __slots__ = ()
 
     def _fitting(self, queue: RestoredQueue) -> RestoredQueue:
-        rows = self._place.element_types.value
+        rows = self._subtask_info.element_types.value
         names = [] if rows is None else [field.name for field in rows]
         elements = tuple(_with_columns(element, names) for element in queue.elements)
         return super()._fitting(replace(queue, elements=elements))

@@ -25,7 +25,7 @@ from async_op.connectors import (
     TargetMissing,
     UnwritableValue,
 )
-from async_op.letter_rows import letter_key, letter_value
+from async_op.dead_letters import letter_key, letter_value
 from async_op.testing import run
 from keygroups import ConfigError
 from snapshots.format.sink_notes import SinkNotes

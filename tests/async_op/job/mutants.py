@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
-from async_op import Job, idempotency_keys
+from async_op import Job
 from async_op.connectors.files import content_identity as files
 from async_op.epochs import delivery as common_delivery
+from async_op.epochs.restarts import Restarts
+from async_op.in_flight import idempotency_keys
 from async_op.job import adapters, chain, channels, delivery, job, operators, outputs, positions, reading, routing, run
 from async_op.operator import operator_states
 from async_op.operator.back_pressure import BackPressure
-from async_op.restarts import Restarts
 from async_op.subtask.operator import ResidentOperator
 from keygroups.state import operator_state
 from snapshots import WriterFenced, lineage

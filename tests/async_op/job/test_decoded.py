@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from async_op import FixedDelayRetry, Step
-from async_op.arrow_stream import rows_of
 from async_op.calls import workers
 from async_op.connectors import FileSource
+from async_op.connectors.arrow_input import rows_of
 from keygroups.state.detached import are_immutable
 from tests.async_op.connectors.files.test_text import JSON, read
 from tests.async_op.job.kit import Epochs, new_job, same

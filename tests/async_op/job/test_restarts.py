@@ -55,7 +55,7 @@ class Fragile(Log):
 def test_a_failed_job_continues_from_its_newest_snapshot_after_growing_delays(caplog: pytest.LogCaptureFixture) -> None:
     source, sink = Fragile("a", "b", "a", "a", breaks={3: 3}), Epochs()
     job = new_job(source, Step(Counting(), key_by=lambda value: value), sink, restart=POLICY)
-    with caplog.at_level(logging.WARNING, "async_op.restarts"):
+    with caplog.at_level(logging.WARNING, "async_op.epochs.restarts"):
         seconds = in_virtual_time(job.run())
 
     assert sorted(value[:2] for value in sink.values) == [("a", 1), ("a", 2), ("a", 3), ("b", 1)]

@@ -626,7 +626,7 @@ async def test_no_collection_of_old_versions_outlives_the_run(monkeypatch: pytes
         raise OSError("a collection that fails harms nobody")
 
     await new_job([1, 2, 3], same, Epochs(), snapshots="memory://collected").run()
-    monkeypatch.setattr("async_op.retention.collect_garbage", collect)
+    monkeypatch.setattr("async_op.epochs.retention.collect_garbage", collect)
 
     await new_job([1, 2, 3, 4], same, Closing(), snapshots="memory://collected").run()
 

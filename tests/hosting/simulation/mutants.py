@@ -15,7 +15,7 @@ from async_op.hosting.errors import HostUnreachable
 from async_op.hosting.fencing import Fencing
 from async_op.hosting.host import Host
 from async_op.hosting.lease import Lease
-from async_op.idempotency_keys import Identity
+from async_op.in_flight.idempotency_keys import Identity
 from async_op.spark.epoch.delivery import _ShippedDelivery
 from async_op.subtask.inbox import Reserve, ReservedInbox
 from async_op.subtask.outbox import Outbox

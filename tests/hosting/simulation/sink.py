@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from async_op.connectors.errors import UnwritableValue
 from async_op.connectors.sink import ShippedSink, Sink
+from async_op.dead_letters import letter_value
 from async_op.epochs.delivery import Values
-from async_op.letter_rows import letter_value
 from async_op.spark.epoch.delivery import _ShippedDelivery
 from snapshots.filesystem import Folder
 from snapshots.format.delivered import Delivered

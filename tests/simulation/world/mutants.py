@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from immutables import Map
 
-from async_op import idempotency_keys
+from async_op.in_flight import idempotency_keys
 from async_op.timers.service import TimerService
 from keygroups.state import MISSING
 from keygroups.state.memory.table import MemoryTable

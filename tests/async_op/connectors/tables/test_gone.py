@@ -25,7 +25,7 @@ from async_op.connectors import (
     TargetTaken,
 )
 from async_op.connectors.tables.copying import Copying
-from async_op.letter_rows import letter_value
+from async_op.dead_letters import letter_value
 from keygroups import ConfigError
 from tests.async_op.connectors.tables.targets import Delta, Iceberg, Postgres, Target
 from tests.async_op.job.kit import Epochs, new_job

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from async_op.letter_rows import letter_value
+from async_op.dead_letters import letter_value
 from tests.async_op.job.simulation.scenario import as_row
 from tests.async_op.job.simulation.sinks import is_of_sink, output_in
 from tests.async_op.job.simulation.sources import row_in

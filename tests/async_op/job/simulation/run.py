@@ -15,11 +15,11 @@ from fsspec.implementations.memory import MemoryFileSystem
 from async_op import ElementFailed, FixedDelayRetry, Job, RestartPolicy, Step
 from async_op.connectors import InputReplaced, SinkUnavailable, UnwritableValue
 from async_op.connectors.files import access as files
+from async_op.epochs.restarts import Restarts
 from async_op.job.committing import Committer, Contribution, Part
 from async_op.job.counters import Counts
 from async_op.job.errors import ChildLost, StreamAlreadyRead
 from async_op.job.outputs import EpochOutputs
-from async_op.restarts import Restarts
 from snapshots import PendingSnapshot, lineage
 from snapshots.filesystem.memory import MemoryFolder
 from snapshots.format.delivered import MARK

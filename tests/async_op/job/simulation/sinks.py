@@ -8,7 +8,7 @@ from typing import Any
 
 from async_op import ExponentialBackoffRetry
 from async_op.connectors import Sink, UnwritableValue
-from async_op.letter_rows import letter_value
+from async_op.dead_letters import letter_value
 from tests.async_op.job.simulation.world import World
 
 

@@ -29,7 +29,7 @@ def held(cut: StateCut) -> dict[Hashable, object]:
     return cut.groups[0].load() if 0 in cut.groups else {}
 
 
-def place_of(cut: StateCut) -> int:
+def files_of(cut: StateCut) -> int:
     """Return which dict a cut has; it is the table's own if nothing is in layers."""
     return id(cut.groups[0].in_memory())
 
@@ -50,7 +50,7 @@ def test_without_the_cut_a_few_accesses_fold_what_was_written_into_the_same_dict
     backend = backend_of(dict.fromkeys(range(1000), 0))
     table = backend.tables["count"]
     (cut,) = backend.cut()
-    place = place_of(cut)
+    place = files_of(cut)
     written = 5 * FOLDED_AT_ONCE
     for number in range(written):
         table.put(0, number, 1)
@@ -58,25 +58,25 @@ def test_without_the_cut_a_few_accesses_fold_what_was_written_into_the_same_dict
     for _ in range(written):
         table.get(0, 0)
     (second,) = backend.cut()
-    assert place_of(second) != place, "nothing is folded while the first cut is held"
+    assert files_of(second) != place, "nothing is folded while the first cut is held"
     del cut, second
     for _ in range(written // FOLDED_AT_ONCE + 1):
         assert table.get(0, 1) == 1
     (third,) = backend.cut()
 
-    assert place_of(third) == place
+    assert files_of(third) == place
     assert held(third) == {number: int(number < written) for number in range(999)}
 
 
 def test_after_a_cut_that_is_gone_writes_go_where_they_went_before() -> None:
     backend = backend_of({"a": 1})
     (cut,) = backend.cut()
-    place = place_of(cut)
+    place = files_of(cut)
     del cut
     backend.tables["count"].put(0, "a", 2)
     (second,) = backend.cut()
 
-    assert place_of(second) == place
+    assert files_of(second) == place
     assert held(second) == {"a": 2}
 
 

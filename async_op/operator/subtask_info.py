@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from async_op.calls.value_checks import Vet
 from async_op.functions.runtime import Runtime
-from async_op.idempotency_keys import Identity
+from async_op.in_flight.idempotency_keys import Identity
 from async_op.resilience import SharedLimits
 from async_op.resilience.lending import Allowance
 from keygroups.arguments import check_integer
@@ -18,7 +18,7 @@ from snapshots.format.subtask import UNKNOWN_TYPES, ElementTypes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class SubtaskInfo:
     """Which subtask an operator is.
 
     Attributes

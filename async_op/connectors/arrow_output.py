@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from async_op.connectors.errors import UnwritableValue
-from keygroups.values import Misfit, casts, infer_schema, rows_to_batch
+from keygroups.values import Misfit, infer_schema, rows_to_batch
 from keygroups.values import rows as rows_of_values
+from keygroups.values.lossless_casts import cast_batch
 from keygroups.values.scalars import TooLarge
 
 ROWS_AT_ONCE = 8192
@@ -69,7 +70,7 @@ def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         It has a column that the schema does not have, or one whose values its type would change.
     """
     try:
-        return casts.cast_batch(batch, schema)
+        return cast_batch(batch, schema)
     except Misfit as misfit:
         raise UnwritableValue(batch, misfit.reason, column=misfit.column) from misfit
 

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from async_op import DeadLetter, LetterWithoutValue, letter_key, letter_value
-from async_op.letter_rows import LETTER_SCHEMA, row_of
+from async_op.dead_letters import LETTER_SCHEMA, row_of
 from keygroups.codec import register_codec
 from keygroups.values import array_of
 

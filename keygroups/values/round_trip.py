@@ -1,7 +1,7 @@
 """Columns that return each value as it was: of the same Python type, with the same fields in the same order.
 
-The rules of `fitting` keep what a value means: a tuple may come back as a list, and 1 as 1.0. Elements in flight must
-come back as the very values that they were, so a column holds them only under the rules here.
+The rules of `type_checks` keep what a value means: a tuple may come back as a list, and 1 as 1.0. Elements in flight
+must come back as the very values that they were, so a column holds them only under the rules here.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ import numpy as np
 
 from async_op.elements import looked_up
 from async_op.errors import named_element
-from async_op.idempotency_keys import Identity
 from async_op.in_flight.entries import Entry, is_timer
+from async_op.in_flight.idempotency_keys import Identity
 from keygroups.codec import pack
 from keygroups.errors import KeyGroupOutOfRange, NullKey, UnstorableValue, UnsupportedKey
 from keygroups.hashing import key_hasher

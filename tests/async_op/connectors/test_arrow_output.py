@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from async_op.connectors import UnwritableValue
-from async_op.connectors.arrow import batches_of
+from async_op.connectors.arrow_output import batches_of
 from keygroups.values import columns
 
 SCHEMA = pa.schema([("text", pa.string())])

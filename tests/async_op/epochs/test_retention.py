@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from async_op.retention import GarbageCollector, Retention
+from async_op.epochs.retention import GarbageCollector, Retention
 from keygroups import ConfigError
 from snapshots import SnapshotStore
 from snapshots.filesystem import open_folder
@@ -167,7 +167,7 @@ def test_a_run_may_end_in_the_moment_in_which_a_collection_begins(
             super().start()
 
     with monkeypatch.context() as patched:
-        patched.setattr("async_op.retention.threading.Thread", Late)
+        patched.setattr("async_op.epochs.retention.threading.Thread", Late)
         epoch(SnapshotStore.on(folder), collector, 0)
     ends.join(60)
     assert ended == ["joined"]

@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from async_op.idempotency_keys import KEY_CHARACTERS_MAX, Identity, partition_text, timer_id
+from async_op.in_flight.idempotency_keys import KEY_CHARACTERS_MAX, Identity, partition_text, timer_id
 from keygroups.state.timers import Timer
 
 NAMES = st.text(max_size=300) | st.text("/a@~%# é\udc80", max_size=200)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from async_op.call_costs import Spending
 from async_op.resilience.budget import Account
 from async_op.resilience.cost_limits import CostLimiter, Demand
-from async_op.spending import Spending
 
 
 class Payer(Protocol):

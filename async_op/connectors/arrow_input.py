@@ -12,7 +12,7 @@ from async_op.errors import shorten
 from keygroups.errors import ConfigError
 from keygroups.safe_text import described, repr_of
 from keygroups.values import values_of
-from keygroups.values.casts import in_microseconds
+from keygroups.values.lossless_casts import in_microseconds
 from snapshots.format.subtask import RefusedValue
 
 ROWS_AT_ONCE = 1024

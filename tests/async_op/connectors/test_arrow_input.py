@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from async_op import AsyncBatchFunction, AsyncDataStream, ElementFailed, ValueRefused
-from async_op.arrow_stream import ROWS_AT_ONCE
-from async_op.letter_rows import row_of
+from async_op.connectors.arrow_input import ROWS_AT_ONCE
+from async_op.dead_letters import row_of
 from keygroups import ConfigError, codec
 from keygroups.values import array_of
 from tests.async_op.kit import Instant, reading_has_ended

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from async_op import ExponentialBackoffRetry, RestartPolicy
+from async_op.epochs.restarts import Restarts
 from async_op.job.errors import StreamAlreadyRead
-from async_op.restarts import Restarts
 from keygroups import ConfigError
 from snapshots import IncompatibleSnapshot, WriterFenced
 

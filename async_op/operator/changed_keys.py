@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from async_op.in_flight.keys import checked_hash
+from async_op.in_flight.key_assignment import checked_hash
 from keygroups.errors import in_message
 from keygroups.hashing import key_hasher
 from keygroups.names import in_step
