@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from async_op.elements import Element, Watermark
@@ -26,13 +26,20 @@ class Inlet(Inbox):
     limit : int
         With this many elements it is full. Its senders then stop taking in elements; those that they have taken in
         already still come.
+
+    Attributes
+    ----------
+    straight : callable or None
+        Takes a number of elements into the operator at once; returns False, and takes none, where they have to wait
+        here. None while the operator takes nothing.
     """
 
-    __slots__ = ("_idle", "_limit", "_newest", "_watermarks", "senders")
+    __slots__ = ("_idle", "_limit", "_newest", "_watermarks", "senders", "straight")
 
     def __init__(self, channels: Iterable[int], limit: int) -> None:
         super().__init__()
         self.senders: list[Callable[[], None]] = []
+        self.straight: Callable[[Iterator[Element], int], bool] | None = None
         self._limit = limit
         self._watermarks = dict[int, int | None].fromkeys(channels)
         self._idle = set[int]()
@@ -64,6 +71,17 @@ class Inlet(Inbox):
         before = len(self.elements)
         self.elements += elements
         self._grown(before)
+
+    def put_run(self, channel: int, elements: Iterator[Element], count: int) -> None:
+        """Hand on a number of elements that are made as they are taken, as a rule straight into the operator.
+
+        To keep a tuple for each of them until the operator has its turn would cost a tenth of a call that returns at
+        once, much of it in the garbage collector, which visits them.
+        """
+        if self.elements or self.straight is None or not self.straight(elements, count):
+            self.put(channel, list(elements))
+        elif self._idle:
+            self._idle.discard(channel)
 
     def put_one(self, channel: int, element: Element) -> None:
         """Add an element."""
@@ -157,6 +175,13 @@ class Outlet:
         self.put_one: Callable[[Element], None] = (
             self._put_routed if self._only is None else partial(self._only.put_one, channel)
         )
+
+    def put_run(self, elements: Iterator[Element], count: int) -> None:
+        """Hand on a number of elements that are made as they are taken; see `Inlet.put_run`."""
+        if self._only is not None:
+            self._only.put_run(self._channel, elements, count)
+        else:
+            self.put(list(elements))
 
     def put(self, elements: Sequence[Element]) -> None:
         """Put elements into the inlets that they belong to."""

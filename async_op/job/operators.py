@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from async_op.elements import ElementId, Record, Watermark, output_id
+from async_op.elements import Element, ElementId, Record, Watermark, output_id
 from async_op.errors import AsyncTimeoutError, ElementFailed
 from async_op.functions.plain import name_of
 from async_op.in_flight.in_flight import NamedOutput, ValueOutput
@@ -195,7 +195,7 @@ class StepOperator(ResidentOperator):
             self.offer_watermark(FINAL)
         await self.finish()
 
-    def refused(self, error: Exception) -> None:
+    def refused(self, error: BaseException) -> None:
         """End the job: an element was not accepted, although it is not the element that is wrong."""
         self._lifecycle.fail(error)
 
@@ -267,6 +267,23 @@ class StepSubtask(Subtask[Inlet]):
     def fail(self, error: Exception) -> None:
         """End the job: an element was not accepted, although it is not the element that is wrong."""
         self.operator.refused(error)
+
+    async def pump(self) -> None:
+        """Move elements into the operator as it has room, for ever; those that need not wait go past the inlet."""
+        self.inbox.straight = self._taken_straight
+        try:
+            await super().pump()
+        finally:
+            self.inbox.straight = None
+
+    def _taken_straight(self, elements: Iterator[Element], count: int) -> bool:
+        if self.is_held or self.operator.failure is not None or self.operator.free < count:
+            return False
+        try:
+            self._take_in(elements)
+        except BaseException as error:  # noqa: BLE001 - of the step, not of the source that hands them on
+            self.operator.refused(error)
+        return True
 
     def counted(self) -> Counted:
         """Return what it has counted since the last time, and the age of the oldest element without a result."""

@@ -80,9 +80,9 @@ class Partition:
 
     def element_ids(self, positions: Sequence[Any]) -> Iterable[ElementId]:
         """Return the ids of many elements; unless a position may change, they are made only on request."""
-        if _FIXED.issuperset(map(type, positions)):
+        if type(positions) is range or _FIXED.issuperset(map(type, positions)):
             return zip(repeat(self.element_id("")), positions, strict=False)
-        return map(self.element_id, positions)
+        return list(map(self.element_id, positions))  # now: the text of a position is made by the source's code
 
     def repeats(self, positions: Sequence[Any]) -> bool:
         """Return whether two elements in a row have one position: a cut between them would lose the second one."""

@@ -254,7 +254,7 @@ class Reading:
             if partition.repeats(some.positions):
                 raise ConfigError("source", self._source, _SAME_POSITION.format(partition.id))
             ids = partition.element_ids(some.positions)
-            entrance.put(list(zip(some.values, timestamps, ids, strict=False)))
+            entrance.put_run(zip(some.values, timestamps, ids, strict=False), len(some.values))
             self._positions.passed(partition, some.newest(), some.positions[-1], self._clock.time())
             self.records += len(some.values)
             done += len(some.values)

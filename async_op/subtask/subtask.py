@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
 from async_op.clock import Clock
@@ -134,13 +134,17 @@ class Subtask(ABC, Generic[_Inbox]):
         before = len(self.inbox.elements)
         watermark = self.inbox.take_watermark()
         if watermark is None:
-            elements = iter(self.inbox.take(self.operator.free))
-            self.operator.offer(elements)
-            assert next(elements, None) is None, "what is in neither the inbox nor the operator is lost"
+            self._take_in(iter(self.inbox.take(self.operator.free)))
         else:
             self.operator.offer_watermark(watermark.timestamp)
-        self._mark()
+            self._mark()
         self.inbox.shrunk(before)
+
+    def _take_in(self, elements: Iterator[Element]) -> None:
+        """Take elements into the operator, which has room for them."""
+        self.operator.offer(elements)
+        assert next(elements, None) is None, "what is in neither the inbox nor the operator is lost"
+        self._mark()
 
     def following(self, sequence: int) -> Element | None:
         """Return the next element, for a worker whose call has returned; None if it has to wait."""

@@ -128,7 +128,7 @@ RULES: dict[str, tuple[Mutant, ...]] = {
     "An epoch that was not delivered comes after a restart, one that was does not": (
         Mutant(mutants.undelivered_epochs_are_forgotten, 22),
         Mutant(mutants.marks_come_first, 5),
-        Mutant(mutants.marks_are_ignored, 16),
+        Mutant(mutants.marks_are_ignored, 15),
     ),
     "Back-pressure passes from the sink to the source": (
         Mutant(

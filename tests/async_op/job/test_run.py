@@ -14,11 +14,12 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from async_op import AsyncBatchFunction, AsyncFunction, InvocationContext, Job, JobNotRunning, Step
 from async_op.connectors import FileSink, FileSource, Reached, UnwritableValue
+from async_op.errors import ElementFailed, OperatorInterrupted
 from async_op.job import job as job_module
 from async_op.job import outputs as job_outputs
 from async_op.job import positions
 from async_op.job import run as job_run
-from async_op.job.channels import FINAL
+from async_op.job.channels import FINAL, Inlet
 from async_op.job.committing import Committer
 from async_op.job.errors import DeadLettersUnclaimed, JobAlreadyRunning
 from keygroups import ListState, OperatorListState
@@ -93,6 +94,45 @@ async def test_the_only_subtask_of_a_keyed_step_gets_its_elements_without_a_look
     await new_job(range(9), steps, Epochs(), parallelism=1).run()
 
     assert sorted(looked_at) == list(range(9))  # only its operator asks for the key
+
+
+async def test_elements_that_need_not_wait_go_past_the_inlet_and_others_wait_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waited: list[int] = []
+    put = Inlet.put
+
+    def noted(self: Inlet, channel: int, elements: Sequence[Any]) -> None:
+        waited.extend(value for value, _, _ in elements)
+        put(self, channel, elements)
+
+    monkeypatch.setattr(Inlet, "put", noted)
+    sink, gated = Epochs(), Gated()
+    await new_job(range(100), Step(same, mode="ordered", capacity=100), sink).run()
+    assert (sink.values, waited) == (list(range(100)), [])
+
+    sink = Epochs()
+    job = new_job(range(100), Step(gated, mode="ordered", capacity=16), sink, snapshots="memory://gated")
+    async with running(job):
+        await eventually(lambda: len(waited) == 16)
+        gated.gate.set()
+        await sink.have(100)
+    assert sink.values == list(range(100))
+    assert waited[:16] == list(range(16, 32))  # the first 16 have all places
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"), [(ValueError("no key"), ElementFailed), (SystemExit(3), OperatorInterrupted)]
+)
+async def test_an_error_for_a_key_is_one_of_the_step_and_not_of_the_source_that_hands_the_element_on(
+    raised: BaseException, expected: type[Exception]
+) -> None:
+    def key_by(value: int) -> int:
+        raise raised
+
+    with pytest.raises(expected) as caught:
+        await new_job(range(4), Step(same, key_by=key_by), Epochs()).run()
+    assert caught.value.__cause__ is raised
 
 
 class Quotes(Gated):
