@@ -32,7 +32,7 @@ FUNCTION_LINES_MAX = 50
 
 # How many there are today; less is better. A module that only one other uses may be a part of that one, and what a
 # constructor is told to call hides who calls whom.
-MODULES_WITH_ONE_USER_MAX = 64
+MODULES_WITH_ONE_USER_MAX = 60
 CALLBACKS_OF_CONSTRUCTORS_MAX = 29
 
 # Modules that may look at the wall clock or sleep, and why. Everything else takes a clock, or uses a monotonic one.

@@ -23,15 +23,16 @@ from async_op.epochs.restarts import RestartPolicy, Restarts
 from async_op.epochs.retention import Retention
 from async_op.functions.plain import AnyFunction
 from async_op.job.adapters import sink_of, source_of
-from async_op.job.cancellation import EndingSignals, to_the_end
+from async_op.job.cancellation import to_the_end
 from async_op.job.chain import Plan
 from async_op.job.committing import Committer
 from async_op.job.errors import JobAlreadyRunning, JobInsideEventLoop, JobNotRunning
 from async_op.job.outputs import Collector
 from async_op.job.positions import Positions
-from async_op.job.processes.process_count import check_spread, children_of, processes_of
+from async_op.job.processes.launch import check_spread, children_of, processes_of
 from async_op.job.progress import JobProgress, shown
 from async_op.job.run import Run, Setting, Stop
+from async_op.job.signals import EndingSignals
 from async_op.job.step import SOURCE, Step, steps_of
 from async_op.operator.changed_keys import checked_getter
 from async_op.operator.key_columns import columns_of, key_getter

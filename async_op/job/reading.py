@@ -23,7 +23,7 @@ from async_op.job.outputs import Collector
 from async_op.job.positions import Partition, Positions
 from async_op.job.source_items import Items, NoItem, sorted_out
 from async_op.job.step import SOURCE
-from async_op.job.supervision import Tasks
+from async_op.job.task_group import TaskGroup
 from async_op.statistics import Stopwatch
 from async_op.threads.read_ahead import read_ahead
 from keygroups.errors import ConfigError
@@ -63,7 +63,7 @@ class Reading:
         How far it has been read.
     clock : Clock
         The source of time.
-    tasks : Tasks
+    tasks : TaskGroup
         Runs coroutines whose failure fails the job.
     news : Waiters
         Woken when the source has ended.
@@ -91,7 +91,7 @@ class Reading:
         source: Source[Any],
         positions: Positions,
         clock: Clock,
-        tasks: Tasks,
+        tasks: TaskGroup,
         news: Waiters,
         identity: Identity,
         collector: Collector,

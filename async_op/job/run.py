@@ -28,12 +28,12 @@ from async_op.job.errors import JobNotRunning
 from async_op.job.operators import is_of_element
 from async_op.job.outputs import Collector
 from async_op.job.positions import Positions
-from async_op.job.processes.children import Children
+from async_op.job.processes.child_handles import Children
 from async_op.job.processes.spread_chain import SpreadChain
 from async_op.job.progress import JobProgress
 from async_op.job.reading import Reading
 from async_op.job.step import SOURCE
-from async_op.job.supervision import Tasks
+from async_op.job.task_group import TaskGroup
 from async_op.statistics import JobState
 from async_op.threads.own_thread import on_own_thread
 from keygroups.ranges import check_parallelism
@@ -101,7 +101,7 @@ class Run:
         self._parallelism = parallelism
         self._wanted = parallelism
         self._clock = LoopClock(asyncio.get_running_loop())
-        self._tasks = Tasks()
+        self._tasks = TaskGroup()
         folder = committer.store.folder
         self._delivery = JobDelivery(folder, setting.plan.lineage, setting.sink, setting.dead_letters)
         self._news = Waiters()

@@ -12,11 +12,10 @@ from async_op.errors import CircuitOpen
 from async_op.functions.base import AsyncBatchFunction, Function
 from async_op.functions.context import Invoke
 from async_op.functions.runtime import Runtime
-from async_op.resilience.budget import Account, Budget, BudgetShare
+from async_op.resilience.budget import Account, Budget, BudgetShare, Costs, Payer
 from async_op.resilience.cache import Cache, OutputCache
 from async_op.resilience.circuit_breaker import Breaker, CircuitBreaker, Permit
 from async_op.resilience.concurrency import AdaptiveConcurrency, ConcurrencyLimiter
-from async_op.resilience.cost_accounting import Costs, Payer
 from async_op.resilience.cost_limits import CostLimiter
 from async_op.resilience.lending import Allowance, Holding, Holdings
 from async_op.resilience.rate_limit import RateLimit, RateLimiter

@@ -18,7 +18,7 @@ from async_op import (
     ResultFuture,
     RetryAfter,
 )
-from async_op.calls.thread_access import HandedOverContext
+from async_op.calls.adapters import HandedOverContext
 from keygroups import AggregatingState, ListState, MapState, ReducingState, ValueState
 from tests.simulation.ledger import Call, Ledger
 from tests.simulation.scenario import FOREVER, Plan

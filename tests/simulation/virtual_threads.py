@@ -28,7 +28,7 @@ import keygroups.state.memory.holds
 import keygroups.state.memory.layered
 import keygroups.state.memory.table
 import keygroups.state.transaction
-from async_op.calls import adapters, thread_access
+from async_op.calls import adapters
 from async_op.testing import VirtualLoop
 from async_op.testing.virtual_loop import AtOnce
 from async_op.threads import loop_mailbox, mailbox
@@ -36,7 +36,7 @@ from async_op.threads import loop_mailbox, mailbox
 LOCKED = (async_op.functions.base, mailbox, keygroups.state.disk.table, keygroups.state.disk.store)
 """Modules whose locks must not be held by a thread that has lost its turn while another one waits for them."""
 
-_SWITCHING = (*LOCKED, adapters, thread_access, loop_mailbox)
+_SWITCHING = (*LOCKED, adapters, loop_mailbox)
 _SWITCHING += (keygroups.state.handles, keygroups.state.transaction)
 _SWITCHING += (keygroups.state.memory.cut, keygroups.state.memory.holds)
 _SWITCHING += (keygroups.state.memory.layered, keygroups.state.memory.table)
@@ -127,7 +127,7 @@ class Threads:
             patches.callback(gc.enable)
             for module in LOCKED:
                 patches.enter_context(mock.patch.object(module, "threading", shim))
-            patches.enter_context(mock.patch.object(thread_access, "Future", partial(VirtualFuture, self)))
+            patches.enter_context(mock.patch.object(adapters, "Future", partial(VirtualFuture, self)))
             self._watch()
             try:
                 yield

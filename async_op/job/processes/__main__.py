@@ -1,4 +1,4 @@
-"""`python -m async_op.job.processes`: a child as a fresh interpreter, where none can be forked; see `spawn`."""
+"""`python -m async_op.job.processes`: a child as a fresh interpreter, where none can be forked; see `launch`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pickle
 import sys
 
 from async_op.job.processes.child_process import ChildInstructions
-from async_op.job.processes.spawn import SIZE
+from async_op.job.processes.launch import SIZE
 
 
 def main() -> None:

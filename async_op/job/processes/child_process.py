@@ -19,7 +19,7 @@ from multiprocessing import spawn
 from typing import Any, BinaryIO, NoReturn
 
 from async_op.job.processes import wire
-from async_op.job.processes.child import ChildLoop, ChildSpec, Failure
+from async_op.job.processes.child_loop import ChildLoop, ChildSpec, Failure
 from async_op.threads.loop_thread import new_event_loop, rare_collections
 
 

@@ -16,7 +16,7 @@ from async_op.job.errors import ChildLost
 from async_op.job.operators import Owner
 from async_op.job.outputs import Collector, EpochOutputs
 from async_op.job.processes import wire
-from async_op.job.processes.children import Child, Children, gathered
+from async_op.job.processes.child_handles import Child, Children, gathered
 from async_op.job.processes.inlets import RemoteInlet, Sender
 from async_op.job.routing import Route
 from async_op.operator.counters import Counted

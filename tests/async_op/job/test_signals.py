@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from async_op import Job
-from async_op.job.cancellation import EndingSignals
+from async_op.job.signals import EndingSignals
 from tests.async_op.job.kit import Log, same
 
 ENDINGS = [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]

@@ -24,8 +24,7 @@ from async_op import (
     UnknownUnit,
 )
 from async_op.call_costs import Spending
-from async_op.resilience.charges import _SIZE_MIN, Charge, Charges
-from async_op.resilience.cost_limits import CostLimiter
+from async_op.resilience.cost_limits import _SIZE_MIN, Charge, Charges, CostLimiter
 from async_op.resilience.waiting_line import Guest
 from async_op.testing import run
 from keygroups import ConfigError

@@ -226,7 +226,7 @@ COMMIT_HANGS = """
     from async_op.job.committing import Committer
     Committer.commit_cut = lambda *arguments: hang()
     made = job([1])
-    from async_op.job.cancellation import EndingSignals
+    from async_op.job.signals import EndingSignals
     came = EndingSignals._came
     def told(self, *arguments):
         came(self, *arguments)

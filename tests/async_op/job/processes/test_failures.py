@@ -11,7 +11,7 @@ import pytest
 from async_op import ElementFailed
 from async_op.job.errors import ChildFailed
 from async_op.job.processes import wire
-from async_op.job.processes.child import Failure
+from async_op.job.processes.child_loop import Failure
 from keygroups.safe_text import TEXT_MAX
 
 

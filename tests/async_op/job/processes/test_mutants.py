@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from async_op.job.processes import child, children, inlets, spread_chain, wire
+from async_op.job.processes import child_handles, child_loop, inlets, spread_chain, wire
 from tests.async_op.job.simulation.run import simulate
 from tests.quick import first_is_quick
 
@@ -32,22 +32,22 @@ def without_channel_state(patch: Patch) -> None:
 
 def channel_state_is_not_delivered(patch: Patch) -> None:
     """What was under way between two children is in a part, and does not come in as well."""
-    take = child.ChildLoop._take_elements
+    take = child_loop.ChildLoop._take_elements
 
-    def mutant(self: child.ChildLoop, inlet: Any, place: wire.Destination, elements: Any) -> None:
+    def mutant(self: child_loop.ChildLoop, inlet: Any, place: wire.Destination, elements: Any) -> None:
         take(self, inlet, place, elements)
         if place.is_late and not self._is_over:
             for _ in elements:
                 inlet.elements.pop()
 
-    patch.setattr(child.ChildLoop, "_take_elements", mutant)
+    patch.setattr(child_loop.ChildLoop, "_take_elements", mutant)
 
 
 def channel_state_ends_too_late(patch: Patch) -> None:
     """What a child sends after its cut counts as channel state, too."""
     passed = spread_chain.SpreadChain.passed
 
-    def mutant(self: spread_chain.SpreadChain, child: children.Child, kind: int, payload: bytes) -> None:
+    def mutant(self: spread_chain.SpreadChain, child: child_handles.Child, kind: int, payload: bytes) -> None:
         if kind == wire.ELEMENTS and self._unmarked:
             payload = wire.late(payload)
         passed(self, child, kind, payload)
@@ -57,7 +57,7 @@ def channel_state_ends_too_late(patch: Patch) -> None:
 
 def the_mark_overtakes_elements(patch: Patch) -> None:
     """A child sends its mark before the elements that it had made before its cut."""
-    patch.setattr(child.ChildLoop, "_cut", _without_flush(child.ChildLoop._cut))
+    patch.setattr(child_loop.ChildLoop, "_cut", _without_flush(child_loop.ChildLoop._cut))
 
 
 def the_cut_overtakes_elements(patch: Patch) -> None:
@@ -68,10 +68,10 @@ def the_cut_overtakes_elements(patch: Patch) -> None:
 def the_answer_overtakes_elements(patch: Patch) -> None:
     """A child answers that a step is empty before it has sent the last outputs of the step."""
 
-    async def mutant(self: child.ChildLoop, name: str, is_final: bool) -> None:
+    async def mutant(self: child_loop.ChildLoop, name: str, is_final: bool) -> None:
         await self._running.drain_step(name, is_final=is_final)
 
-    patch.setattr(child.ChildLoop, "drain_step", mutant)
+    patch.setattr(child_loop.ChildLoop, "drain_step", mutant)
 
 
 def a_child_opens_its_steps_alone(patch: Patch) -> None:
@@ -106,23 +106,25 @@ def ids_are_made_up_on_the_way(patch: Patch) -> None:
 
 def a_final_cut_is_like_others(patch: Patch) -> None:
     """A child goes on after a final cut."""
-    received = child.ChildLoop.received
+    received = child_loop.ChildLoop.received
 
-    def mutant(self: child.ChildLoop, kind: int, payload: bytes) -> None:
+    def mutant(self: child_loop.ChildLoop, kind: int, payload: bytes) -> None:
         received(self, kind, b"" if kind == wire.CUT else payload)
 
-    patch.setattr(child.ChildLoop, "received", mutant)
+    patch.setattr(child_loop.ChildLoop, "received", mutant)
 
 
 def a_death_is_not_noticed(patch: Patch) -> None:
     """The parent does not notice that a child has ended."""
-    patch.setattr(children.Child, "_give_up", lambda self, error: None)
+    patch.setattr(child_handles.Child, "_give_up", lambda self, error: None)
 
 
 def letters_of_the_source_are_dropped(patch: Patch) -> None:
     """The dead letters of the source, which the parent has, are in no part."""
-    written = child._written
-    patch.setattr(child, "_written", lambda pending, parts, outputs, letters: written(pending, parts, outputs, None))
+    written = child_loop._written
+    patch.setattr(
+        child_loop, "_written", lambda pending, parts, outputs, letters: written(pending, parts, outputs, None)
+    )
 
 
 def _without_flush(method: Callable[..., Any]) -> Callable[..., Any]:

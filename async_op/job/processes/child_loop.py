@@ -26,7 +26,7 @@ from async_op.job.outputs import Collector, EpochOutputs
 from async_op.job.processes import wire
 from async_op.job.processes.inlets import CreditedInlet, RemoteInlet, Sender
 from async_op.job.step import Step
-from async_op.job.supervision import Tasks
+from async_op.job.task_group import TaskGroup
 from async_op.operator.counters import Counted, milliseconds
 from async_op.resilience.lending import Allowance, Holdings
 from async_op.statistics import ResilienceStatistics
@@ -135,7 +135,7 @@ class ChildLoop:
         self._inlets: dict[tuple[int, int], Any] = {}
         self._received: list[int] = []
         self._snapshot: Snapshot | None = None
-        self._tasks = Tasks()
+        self._tasks = TaskGroup()
         self._pumps: list[asyncio.Task[None]] = []
         self._drains: set[asyncio.Task[Any] | None] = set()
         self._is_over = self._was_full = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from async_op.subtask.ages import COARSENESS, MARKS_MAX, RESOLUTION_SECONDS, Ages
+from async_op.subtask.subtask import COARSENESS, MARKS_MAX, RESOLUTION_SECONDS, Ages
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.floats(0, 10)), max_size=20))

@@ -12,7 +12,7 @@ from async_op.in_flight.waiters import Waiters
 from async_op.job.cancellation import to_the_end
 from async_op.job.errors import ChildLost
 from async_op.job.processes import wire
-from async_op.job.processes.child import ChildSpec, ChildStatus, Failure
+from async_op.job.processes.child_loop import ChildSpec, ChildStatus, Failure
 from async_op.job.progress import ChildProgress
 
 _log = logging.getLogger(__package__)

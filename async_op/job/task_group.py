@@ -13,7 +13,7 @@ from async_op.threads.decimal_context import own_context
 _Result = TypeVar("_Result")
 
 
-class Tasks:
+class TaskGroup:
     """Runs coroutines until the job ends. Only the thread of the event loop may call it."""
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
-"""Starts a child, and finds out how it has ended.
+"""Starts the children of a job: how many it has, whether it can have them, and how one has ended.
 
-On Linux a fork server forks it, as hosts: the first one waits for the server's imports, all others take milliseconds.
+On Linux a fork server forks them, as hosts: the first one waits for the server's imports, all others take milliseconds.
 Elsewhere, and where no fork server can be started, a child is a fresh interpreter.
 """
 
@@ -25,12 +25,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from async_op.hosting.errors import HostUnreachable, described_status
+from async_op.job.chain import Plan
 from async_op.job.errors import NotSendable
-from async_op.job.processes.child import ChildSpec
+from async_op.job.processes.child_handles import Children
+from async_op.job.processes.child_loop import ChildSpec
 from async_op.job.processes.child_process import ChildInstructions
 from async_op.job.processes.wire import Receiver, SocketLink
 from async_op.job.step import Step
 from async_op.threads.own_thread import on_own_thread
+from keygroups.arguments import check_integer
+from keygroups.errors import ConfigError
 
 SIZE = struct.Struct("!Q")
 
@@ -228,3 +232,55 @@ def check_sendable(steps: Mapping[str, Step]) -> None:
                 pickle.dumps(getattr(step, field))
             except Exception as error:
                 raise NotSendable(name, field, str(error)) from error
+
+
+PROCESSES_MAX = 256
+
+
+def processes_of(processes: object, parallelism: int | None) -> int | None:
+    """Return how many worker processes a job has; None if its steps run on the event loop of `run`.
+
+    Raises
+    ------
+    ConfigError
+        It is neither None, "auto" nor a number between 1 and the parallelism.
+    """
+    if processes is None:
+        return None
+    if processes == "auto":
+        found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        count = min(found, parallelism or found, PROCESSES_MAX)
+        return count if count > 1 else None
+    count = check_integer("processes", processes, 1, PROCESSES_MAX, reason="or pass 'auto' or None")
+    if parallelism is not None and count > parallelism:
+        raise ConfigError("processes", processes, f"with parallelism={parallelism}, some of them would have nothing")
+    return count
+
+
+def check_spread(steps: Mapping[str, Step], uri: str) -> None:
+    """Check that the steps of a job can run in other processes.
+
+    Raises
+    ------
+    ConfigError
+        The snapshots are in the memory of this process.
+    NotSendable
+        A step cannot be pickled.
+    """
+    if uri.startswith("memory:"):
+        raise ConfigError("snapshots", uri, "other processes cannot read the memory of this one: pass a folder")
+    check_sendable(steps)
+
+
+def children_of(plan: Plan, steps: Mapping[str, Step], count: int) -> Children:
+    """Return the children of a run, not started yet."""
+    spec = ChildSpec(
+        number=0,
+        count=count,
+        steps=dict(steps),
+        hash=plan.hash,
+        max_parallelism=plan.max_parallelism,
+        lineage=plan.lineage,
+        are_decoded=plan.are_decoded,
+    )
+    return Children(spec, launch)
