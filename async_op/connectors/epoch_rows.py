@@ -52,19 +52,15 @@ class SinkRows(ABC):
                 return UnwritableValue(row, f"there is no column {column!r}", target=target, column=column, index=index)
         return UnwritableValue(self.names(), f"there is no column {column!r}", target=target, column=column)
 
-    def refused(self, schema: pa.Schema, check: Check | None = None) -> list[UnwritableValue]:
-        """Return the errors of all rows that do not fit into the columns or pass the check, with their index."""
+    def refused(self, schema: pa.Schema, *checks: Check) -> list[UnwritableValue]:
+        """Return the errors of all rows that do not fit into the columns or pass the checks, with their index."""
         rows = self.dicts()
         found: list[UnwritableValue] = []
         for start in itertools.count(0, ROWS_AT_ONCE):
             chunk = list(itertools.islice(rows, ROWS_AT_ONCE))
             if not chunk:
                 return found
-            if _refusal(chunk, schema, check) is not None:
-                for index, row in enumerate(chunk, start):
-                    if (error := _refusal([row], schema, check)) is not None:
-                        error.index = index
-                        found.append(error)
+            found += _refusals(chunk, start, schema, checks)
         raise AssertionError("the rows end")
 
     def refused_before(self, error: UnwritableValue) -> list[UnwritableValue]:
@@ -81,7 +77,7 @@ class SinkRows(ABC):
             try:
                 check(batch)
             except Misfit as misfit:
-                raise UnwritableValue(batch, misfit.reason, column=misfit.column) from misfit
+                raise UnwritableValue(batch, misfit.reason, column=misfit.column or None) from misfit
             yield batch
 
     def reader(self, schema: pa.Schema, check: Check) -> pa.RecordBatchReader:
@@ -203,15 +199,30 @@ class FrameRows(SinkRows):
         return batch.take(pa.array(kept, pa.int64()))
 
 
-def _refusal(rows: list[Any], schema: pa.Schema, check: Check | None) -> UnwritableValue | None:
+def _refusals(rows: list[Any], start: int, schema: pa.Schema, checks: Sequence[Check]) -> list[UnwritableValue]:
+    """Return the errors of rows by halves: few rows are refused, and a check may write all that it is asked about."""
+    error = _refusal(rows, schema, checks)
+    if error is None:
+        return []
+    if len(rows) == 1:
+        error.index = start
+        return [error]
+    middle = len(rows) // 2
+    return [
+        *_refusals(rows[:middle], start, schema, checks),
+        *_refusals(rows[middle:], start + middle, schema, checks),
+    ]
+
+
+def _refusal(rows: list[Any], schema: pa.Schema, checks: Sequence[Check]) -> UnwritableValue | None:
     try:
         for batch in batches_of(rows, schema):
-            if check is not None:
+            for check in checks:
                 check(batch)
     except UnwritableValue as error:
         return error
     except Misfit as misfit:
-        return UnwritableValue(rows[0], misfit.reason, column=misfit.column)
+        return UnwritableValue(rows[0], misfit.reason, column=misfit.column or None)
     return None
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+import tempfile
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -24,6 +26,8 @@ from async_op.connectors.tables.partitions import partition_check
 from async_op.connectors.tables.table_sink import ATTEMPTS_MAX, TableSink
 from async_op.dead_letters import OnError
 from async_op.retry import RetryPolicy
+from keygroups.context_managers import contextmanager
+from keygroups.values import Misfit
 from snapshots.filesystem import redacted
 
 if TYPE_CHECKING:
@@ -33,8 +37,11 @@ if TYPE_CHECKING:
 _SMALL, _LARGE = 1e-200, 1e200
 """Where all digits of a float, which deltalake writes without an exponent, fit into the name of a folder."""
 
-_STORAGE = "Generic "
-"""How the storage library of deltalake begins its errors of requests, as in "Generic S3 error"; it tries ten times."""
+_STORAGE_ERROR = re.compile(r"\bGeneric (S3|GCS|MicrosoftAzure|HTTP) error")
+"""How the storage library of deltalake names failed requests, after ten attempts of its own."""
+
+_CONSTRAINT = "delta.constraints."
+_INVARIANTS = "delta.invariants"
 
 
 class DeltaSink(TableSink):
@@ -81,11 +88,13 @@ class DeltaSink(TableSink):
         self._schema = schema
         self._storage_options = storage_options
 
+    libraries = ("deltalake", "_internal")  # the second is the module of its errors
+
     def is_transient(self, error: Exception) -> bool:
         """Return whether the storage may be back soon, or other writers be fewer."""
         if isinstance(error, SinkContended) or is_transient_of_library(error):
             return True
-        return type(error).__module__.partition(".")[0] == "deltalake" and _STORAGE in str(error)
+        return type(error).__module__ in self.libraries and _STORAGE_ERROR.search(str(error)) is not None
 
     def _columns_of_table(self, schema: pa.Schema) -> list[str]:
         _check_installed()
@@ -110,14 +119,17 @@ class DeltaSink(TableSink):
                 failure = error
                 continue
             except DeltaError as error:
-                raise rows.failure or error from error
+                raise rows.failure or next(iter(self._refused_rows(table, rows)), error) from None
             return None
         raise SinkContended(redacted(self._table), ATTEMPTS_MAX) from failure
 
     def _refused_by_table(self, rows: SinkRows) -> list[UnwritableValue]:
         _check_installed()
-        table = self._open(lambda: self._made(rows.schema()))
-        return rows.refused(pa.schema(table.schema().to_arrow()), self._check_of(table))
+        return self._refused_rows(self._open(lambda: self._made(rows.schema())), rows)
+
+    def _refused_rows(self, table: DeltaTable, rows: SinkRows) -> list[UnwritableValue]:
+        with _constraint_check(table) as check_constraints:
+            return rows.refused(pa.schema(table.schema().to_arrow()), self._check_of(table), check_constraints)
 
     def _check_of(self, table: DeltaTable) -> Check:
         return partition_check(table.metadata().partition_columns, _reason_against)
@@ -168,6 +180,48 @@ def _reason_against(value: Any) -> str | None:
         case float() if abs(value) < inf and value and not _SMALL < abs(value) < _LARGE:
             return "deltalake writes more digits than the name of a folder has room for"
     return None
+
+
+@contextmanager
+def _constraint_check(table: DeltaTable) -> Iterator[Check]:
+    """Yield a check that raises `Misfit` for a batch with a row that violates a constraint of a table.
+
+    Constraints are SQL expressions that deltalake evaluates while it writes. When one fails, deltalake says how many
+    rows violate it, but not which. So the check writes to an empty copy of the table.
+    """
+    configured = table.metadata().configuration
+    constraints = {
+        name.removeprefix(_CONSTRAINT): rule for name, rule in configured.items() if name.startswith(_CONSTRAINT)
+    }
+    columns = [field.name for field in table.schema().fields if _INVARIANTS in field.metadata]
+    if not constraints and not columns:
+        yield lambda batch: None
+        return
+    shown = ", ".join(
+        [f"{name}: {rule}" for name, rule in constraints.items()] + [f"an invariant of {name}" for name in columns]
+    )
+    with tempfile.TemporaryDirectory(prefix="keygroups-delta-") as folder:
+        copy = _empty_copy(table, folder, constraints)
+        yield lambda batch: _try(copy, batch, f"it violates a constraint of the table ({shown})")
+
+
+def _empty_copy(table: DeltaTable, folder: str, constraints: dict[str, str]) -> DeltaTable:
+    from deltalake import DeltaTable
+
+    copy = DeltaTable.create(folder, table.schema())
+    for name, rule in constraints.items():
+        copy.alter.add_constraint({name: rule})
+    return copy
+
+
+def _try(copy: DeltaTable, batch: pa.RecordBatch, reason: str) -> None:
+    from deltalake import write_deltalake
+    from deltalake.exceptions import DeltaError
+
+    try:
+        write_deltalake(copy, pa.Table.from_batches([batch]), mode="overwrite")
+    except DeltaError:
+        raise Misfit(0, "", reason) from None
 
 
 def _check_installed() -> None:

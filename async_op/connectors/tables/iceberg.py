@@ -12,6 +12,7 @@ from async_op.connectors.epoch_rows import Check, SinkRows
 from async_op.connectors.errors import (
     ConnectorNotInstalled,
     SinkContended,
+    SinkRefused,
     TargetMissing,
     TargetReplaced,
     TargetTaken,
@@ -24,6 +25,7 @@ from async_op.connectors.tables.table_sink import ATTEMPTS_MAX, TableSink
 from async_op.dead_letters import OnError
 from async_op.retry import RetryPolicy
 from keygroups.errors import ConfigError
+from keygroups.safe_text import described
 from snapshots.filesystem import redacted
 
 if TYPE_CHECKING:
@@ -84,6 +86,7 @@ class IcebergSink(TableSink):
         self._schema = schema
 
     has_times = True
+    libraries = ("pyiceberg", "pyarrow")
 
     def is_transient(self, error: Exception) -> bool:
         """Return whether the catalog or the storage may be back soon, or other writers be fewer."""
@@ -156,7 +159,12 @@ class IcebergSink(TableSink):
             raise ConnectorNotInstalled("pyiceberg", "iceberg") from error
 
         properties = dict(self._catalog_properties)
-        return load_catalog(properties.pop("name", None), **properties)
+        try:
+            return load_catalog(properties.pop("name", None), **properties)
+        except ValueError as error:
+            raise ConfigError(
+                "catalog", sorted(self._catalog_properties), f"pyiceberg cannot open it: {error}"
+            ) from error
 
     def _load(self, catalog: Catalog, columns: Callable[[], pa.Schema]) -> Table:
         from pyiceberg.exceptions import NoSuchTableError
@@ -170,7 +178,10 @@ class IcebergSink(TableSink):
         namespace = self._table.rpartition(".")[0]
         if not catalog.namespace_exists(namespace):
             _make(lambda: catalog.create_namespace(namespace), lambda: catalog.namespace_exists(namespace))
-        _make(lambda: catalog.create_table(self._table, schema), lambda: catalog.table_exists(self._table))
+        try:
+            _make(lambda: catalog.create_table(self._table, schema), lambda: catalog.table_exists(self._table))
+        except ValueError as error:  # such as a catalog without a warehouse
+            raise SinkRefused(redacted(self._table), described(error)) from error
         return catalog.load_table(self._table)
 
 

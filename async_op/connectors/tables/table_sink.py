@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
 from pyarrow import types
@@ -13,13 +13,14 @@ from pyarrow import types
 from async_op.connectors.connector_threads import OwnThreads
 from async_op.connectors.epoch_gaps import Repeats
 from async_op.connectors.epoch_rows import OutputRows, SinkRows
-from async_op.connectors.errors import UnsupportedColumn, UnwritableValue
+from async_op.connectors.errors import SinkRefused, UnsupportedColumn, UnwritableValue
 from async_op.connectors.sink import ShippedSink, Sink
 from async_op.dead_letters import LETTER_SCHEMA, OnError
 from async_op.retry import RetryPolicy
 from keygroups.arguments import check_integer
 from keygroups.errors import ConfigError
 from keygroups.representation import representation
+from keygroups.safe_text import described
 from keygroups.values import Misfit, check_complete
 from snapshots.filesystem import redacted
 
@@ -48,6 +49,7 @@ _SAME = (
     types.is_fixed_size_binary,
     types.is_date32,
 )
+_T = TypeVar("_T")
 _NUMBER_OR_TEXT = "tables have no such type: pass a number, such as microseconds as an integer, or text"
 
 
@@ -63,10 +65,15 @@ class TableSink(ShippedSink):
     has_times = False
     """Whether tables that are made here have times of day."""
 
+    libraries: ClassVar[tuple[str, ...]] = ()
+    """The packages that write the table, whose errors do not name it."""
+
     def __init__(
         self, table: str, name: str, *, on_error: OnError, retry: RetryPolicy | None, dead_letters: Sink[Any] | None
     ) -> None:
         super().__init__(on_error=on_error, retry=retry, dead_letters=dead_letters)
+        if not table:
+            raise ConfigError("table", table, "it is empty; name a table")
         if not name or str(name) != name:
             raise ConfigError("name", name, "pass the job's id, which names its epochs in the table")
         self.name = name
@@ -98,6 +105,8 @@ class TableSink(ShippedSink):
         ------
         ConnectorNotInstalled
             The package that writes the table is missing.
+        SinkRefused
+            The table cannot be opened or made.
         TargetMissing
             The table does not exist and is not made here, or had epochs of this job and was removed.
         UnsupportedColumn
@@ -105,7 +114,7 @@ class TableSink(ShippedSink):
         UnwritableValue
             The table does not have all columns.
         """
-        have = self._columns_of_table(self._made(schema))
+        have = self._asked(lambda: self._columns_of_table(self._made(schema)))
         if missing := [name for name in schema.names if name not in have]:
             table, row = redacted(self._table), dict.fromkeys(schema.names)
             raise UnwritableValue(row, f"there is no column {missing[0]!r}", target=table, column=missing[0])
@@ -156,7 +165,7 @@ class TableSink(ShippedSink):
 
     def _appended(self, rows: SinkRows, epoch: int) -> int | None:
         try:
-            return self._append_unless_there(rows, epoch)
+            return self._asked(lambda: self._append_unless_there(rows, epoch))
         except UnwritableValue as error:
             if error.index is not None:
                 raise
@@ -169,6 +178,16 @@ class TableSink(ShippedSink):
             raise first
         raise found
 
+    def _asked(self, ask: Callable[[], _T]) -> _T:
+        """Return what a table answers; an error of the package that writes it gets the name of the table."""
+        try:
+            return ask()
+        except Exception as error:
+            if self.is_transient(error) or type(error).__module__.partition(".")[0] not in self.libraries:
+                raise
+            # Without the cause: the other lines of its text quote rows.
+            raise SinkRefused(redacted(self._table), described(error).partition("\n")[0]) from None
+
     @abstractmethod
     def _append_unless_there(self, rows: SinkRows, epoch: int) -> int | None:
         """Append an epoch in one transaction; where there was this or a later one, return the newest instead."""
@@ -176,7 +195,7 @@ class TableSink(ShippedSink):
     def refused_rows(self, rows: SinkRows) -> list[UnwritableValue]:
         """Return an error for every row that the table would refuse, or that keeps it from being made; blocks."""
         try:
-            return self._refused_by_table(rows)
+            return self._asked(lambda: self._refused_by_table(rows))
         except UnwritableValue as error:
             return rows.refused_before(error)
         except UnsupportedColumn:

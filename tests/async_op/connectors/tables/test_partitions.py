@@ -12,6 +12,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
+from pyiceberg.transforms import BucketTransform, DayTransform, TruncateTransform
 
 from async_op.connectors import UnwritableValue
 from tests.async_op.connectors.tables.targets import Delta, Iceberg, Target
@@ -71,3 +72,28 @@ async def test_what_a_partition_column_keeps_comes_back_and_all_else_is_refused(
             await sink.write(rows[len(bad) :], 1)
             assert sorted(map(repr, target.rows())) == sorted(map(repr, rows[len(bad) :]))
         await sink.close()
+
+
+TRANSFORMS: list[tuple[Any, pa.DataType, Any]] = [
+    (DayTransform(), pa.timestamp("us"), MOMENT),
+    (BucketTransform(4), pa.int64(), 7),
+    (BucketTransform(4), pa.string(), "a/b"),
+    (TruncateTransform(2), pa.string(), "abc"),
+]
+
+
+@pytest.mark.parametrize(("transform", "type_", "value"), TRANSFORMS, ids=lambda one: str(one))
+async def test_iceberg_tables_partitioned_by_day_bucket_or_beginning_are_written(
+    tmp_path: Path, transform: Any, type_: pa.DataType, value: Any
+) -> None:
+    target: Any = Iceberg(tmp_path)
+    catalog = load_catalog(**target.catalog)
+    catalog.create_namespace("sales")
+    with catalog.create_table("sales.orders", pa.schema([("p", type_)])).update_spec() as update:
+        update.add_field("p", transform, "part")
+    catalog.close()
+
+    sink = target.sink()
+    await sink.write([{"p": value}, {"p": None}], 1)
+    await sink.close()
+    assert sorted(map(repr, target.rows())) == sorted(map(repr, [{"p": value}, {"p": None}]))

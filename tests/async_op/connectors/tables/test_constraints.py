@@ -1,0 +1,58 @@
+"""Constraints of Delta tables: the rows that violate one are found, and the others are written."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from async_op.connectors import UnwritableValue
+from tests.async_op.connectors.tables.targets import Delta
+from tests.async_op.connectors.tables.test_gone import letter_value
+from tests.async_op.job.kit import Epochs, new_job
+
+
+def constrained(folder: Path, **rules: str) -> Delta:
+    """Return a target whose table has the columns `n` and `name`, and these constraints."""
+    target = Delta(folder)
+    schema = deltalake.Schema.from_arrow(pa.schema([("n", pa.int64()), ("name", pa.string())]))
+    table = deltalake.DeltaTable.create(target.arguments[0], schema)
+    for name, rule in rules.items():
+        table.alter.add_constraint({name: rule})
+    return target
+
+
+async def as_row(value: int) -> dict[str, Any]:
+    return {"n": value, "name": f"number {value}"}
+
+
+@pytest.mark.parametrize("on_error", ["skip", "dead_letter"])
+async def test_rows_that_violate_a_constraint_are_left_out_or_become_dead_letters(
+    tmp_path: Path, on_error: Any
+) -> None:
+    target, letters = constrained(tmp_path, positive="n > 0", small="n < 100"), Epochs()
+    target.keywords = {"on_error": on_error}
+    job = new_job([1, -1, 2, 1000, 3], as_row, target.sink(), dead_letters=letters)
+    await job.run()
+
+    assert (target.numbers(), job.progress().refused) == ([1, 2, 3], 2)
+    numbers = [letter_value(letter)["n"] for letter in letters.values]
+    assert sorted(numbers) == ([-1, 1000] if on_error == "dead_letter" else [])
+
+
+async def test_each_of_many_such_rows_is_found_and_nothing_is_written(tmp_path: Path) -> None:
+    target = constrained(tmp_path, positive="n > 0")
+    bad = sorted(random.Random(7).sample(range(9000), 5))
+    rows = [{"n": -77_777 if number in bad else 1, "name": "secret"} for number in range(9000)]
+    sink = target.sink()
+
+    assert [(one.index, one.column) for one in await sink.refused(rows)] == [(number, None) for number in bad]
+    with pytest.raises(UnwritableValue, match=rf"output {bad[0]}.*positive: n > 0") as raised:
+        await sink.write(rows, 1)
+    assert raised.value.index == bad[0]
+    await sink.close()
+    assert target.rows() == []
