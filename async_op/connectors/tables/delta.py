@@ -202,7 +202,7 @@ def _constraint_check(table: DeltaTable) -> Iterator[Check]:
     )
     with tempfile.TemporaryDirectory(prefix="keygroups-delta-") as folder:
         copy = _empty_copy(table, folder, constraints)
-        yield lambda batch: _try(copy, batch, f"it violates a constraint of the table ({shown})")
+        yield lambda batch: _try(copy, batch, f"it violates a constraint of the table ({', '.join(rules)})")
 
 
 def _empty_copy(table: DeltaTable, folder: str, constraints: dict[str, str]) -> DeltaTable:
