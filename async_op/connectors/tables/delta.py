@@ -197,9 +197,8 @@ def _constraint_check(table: DeltaTable) -> Iterator[Check]:
     if not constraints and not columns:
         yield lambda batch: None
         return
-    shown = ", ".join(
-        [f"{name}: {rule}" for name, rule in constraints.items()] + [f"an invariant of {name}" for name in columns]
-    )
+    rules = [f"{name}: {rule}" for name, rule in constraints.items()]
+    rules += [f"an invariant of {name}" for name in columns]
     with tempfile.TemporaryDirectory(prefix="keygroups-delta-") as folder:
         copy = _empty_copy(table, folder, constraints)
         yield lambda batch: _try(copy, batch, f"it violates a constraint of the table ({', '.join(rules)})")
