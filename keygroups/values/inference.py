@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from functools import partial
 from itertools import chain
@@ -16,6 +16,7 @@ from pyarrow import types
 
 from keygroups.values.rows import names_of
 from keygroups.values.scalars import Misfit, Refusal, without_numpy
+from keygroups.values.type_checks import column_of
 
 _DECLARE = "pass a schema"
 
@@ -61,7 +62,7 @@ def infer_schema(rows: Sequence[Any], *, partial: bool = False) -> pa.Schema:
     """
     fields = []
     for name in names_of(rows):
-        values = [row.get(name) for row in rows]
+        values = column_of(rows, name)
         try:
             type_ = _type_of(values)
         except Refusal as refusal:
@@ -105,21 +106,19 @@ def _first_conflict(values: Sequence[Any]) -> int:
 
 
 def _type_of(values: Sequence[Any]) -> pa.DataType:
-    kinds = _kinds(values)
+    kinds = {*map(type, values)}
     if any(issubclass(kind, np.generic) or kind.__module__.startswith("pandas.") for kind in kinds):
         values = [*map(without_numpy, values)]
-        kinds = _kinds(values)
+        kinds = {*map(type, values)}
+    if type(None) in kinds:
+        values = [value for value in values if value is not None]
+        kinds.discard(type(None))
     if not kinds:
         return pa.null()
-    present = [value for value in values if value is not None]
     make = _MADE.get(next(iter(kinds))) if len(kinds) == 1 else _mixed(kinds)
     if make is None:
         raise Refusal(f"there is no type for {_listed(kinds)}; {_DECLARE}, or convert the values")
-    return make(present)
-
-
-def _kinds(values: Iterable[Any]) -> set[type]:
-    return {*map(type, values)} - {type(None)}
+    return make(values)
 
 
 def _listed(kinds: set[type]) -> str:
@@ -190,7 +189,7 @@ def _struct(values: Sequence[dict[Any, Any]]) -> pa.DataType:
     fields = []
     for name in names:
         try:
-            fields.append((name, _type_of([value.get(name) for value in values])))
+            fields.append((name, _type_of(column_of(values, name))))
         except Refusal as refusal:
             raise refusal.inside(f".{name}") from None
     return pa.struct(fields)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from keygroups.errors import ConfigError
 from keygroups.values.columns import array_of
 from keygroups.values.scalars import Misfit
-from keygroups.values.type_checks import TABLES, Rules, has_none
+from keygroups.values.type_checks import TABLES, Rules, column_of, has_none
 
 
 def rows_to_batch(rows: Sequence[Any], schema: pa.Schema, rules: Rules = TABLES) -> pa.RecordBatch:
@@ -45,7 +45,7 @@ def rows_to_batch(rows: Sequence[Any], schema: pa.Schema, rules: Rules = TABLES)
     check_names(rows, schema.names)
     arrays = []
     for field in schema:
-        values = [row.get(field.name) for row in rows]
+        values = column_of(rows, field.name)
         if not field.nullable and has_none(values):
             raise Misfit(_index_of_none(values), field.name, "null in a column that is not nullable")
         arrays.append(array_of(values, field.type, rules, field.name))
@@ -55,12 +55,17 @@ def rows_to_batch(rows: Sequence[Any], schema: pa.Schema, rules: Rules = TABLES)
 def check_names(rows: Sequence[Any], names: Sequence[str]) -> None:
     """Raise `Misfit` for the first row that is not a dict of columns, or has a column that is not among the names."""
     known = set(names)
-    if {*map(type, rows)} <= {dict} and known.issuperset(chain.from_iterable(rows)):
+    if _have_only(known, rows):
         return
     for number, row in enumerate(rows):
         for name in names_of_row(row, number):
             if name not in known:
                 raise Misfit(number, name, "there is no such column")
+
+
+def _have_only(names: set[str], rows: Sequence[Any]) -> bool:
+    """Return whether all rows are plain dicts without any other name."""
+    return {*map(type, rows)} <= {dict} and names.issuperset(chain.from_iterable(rows))
 
 
 def names_of_row(row: Any, number: int) -> dict[str, Any]:
@@ -75,9 +80,10 @@ def names_of_row(row: Any, number: int) -> dict[str, Any]:
 
 def names_of(rows: Sequence[Any]) -> list[str]:
     """Return the names of all columns, in the order in which they first appear; raises `Misfit` for other rows."""
-    names: dict[str, None] = {}
-    for number, row in enumerate(rows):
-        names |= dict.fromkeys(names_of_row(row, number))
+    names = dict.fromkeys(names_of_row(rows[0], 0)) if rows else {}
+    if not _have_only({*names}, rows):  # they usually do, which takes a fifth of the time of the loop to see
+        for number, row in enumerate(rows):
+            names |= dict.fromkeys(names_of_row(row, number))
     if rows and not names:
         raise Misfit(0, "", "it is empty, and so are all others: there is no column")
     return list(names)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, MappingView, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,11 @@ _NO_LISTS = (Iterator, Mapping, MappingView, str, bytes, bytearray, memoryview)
 def has_none(values: Iterable[Any]) -> bool:
     """Return whether a value is None; `in` would compare arrays of NumPy with it."""
     return type(None) in {*map(type, values)}
+
+
+def column_of(rows: Iterable[dict[str, Any]], name: str) -> list[Any]:
+    """Return what dicts have under a name; None where one lacks it."""
+    return [*map(dict.get, rows, repeat(name))]
 
 
 class Fitter(ABC):
@@ -173,7 +178,7 @@ class _Structs(Fitter):
                 return False
         elif not all(struct.keys() == names for struct in structs):
             return False
-        return all(self._is_plain(name, [struct.get(name) for struct in structs]) for name in names)
+        return all(self._is_plain(name, column_of(structs, name)) for name in names)
 
     def _is_plain(self, name: str, column: list[Any]) -> bool:
         fitter, nullable = self._fields[name]
