@@ -136,13 +136,29 @@ def test_a_bytearray_that_is_deep_inside_is_looked_for_once_at_each_level() -> N
     assert repr(unpack(pack(value, "a test"))) == repr(value)
 
 
-@pytest.mark.parametrize("rest", [[], [1] * 40, [2.5, "a"] * 40], ids=len)
+@pytest.mark.parametrize(
+    "rest",
+    [[], [1] * 40, [2.5, "a"] * 40, ["a" * 9] * 40, [b"a" * 9] * 40, [{"n": b"a" * 9}] * 40],
+    ids=["alone", "numbers", "mixed", "texts", "bytes", "rows"],
+)
 def test_a_bytearray_among_others_stays_one_and_the_list_is_not_changed(rest: list[Any]) -> None:
     mutable = bytearray(b"a")
     value = [*rest, mutable, [mutable, {"b": mutable}], *rest]
 
     assert repr(unpack(pack(value, "a test"))) == repr(value)
     assert value[len(rest)] is mutable
+
+
+@pytest.mark.parametrize("hidden", [{"n": bytearray(b"a")}, {"n": [bytearray(b"a")]}], ids=["value", "inside"])
+def test_a_bytearray_in_one_of_many_rows_stays_one(hidden: dict[str, Any]) -> None:
+    value = [{"n": b"a"}] * 40 + [hidden]
+
+    assert repr(unpack(pack(value, "a test"))) == repr(value)
+
+
+def test_a_view_of_memory_as_a_key_in_one_of_many_rows_is_refused() -> None:
+    with pytest.raises(UnstorableValue):
+        pack([{"n": b"a"}] * 40 + [{memoryview(b"a"): 1}], "a test")
 
 
 ZONES = [
