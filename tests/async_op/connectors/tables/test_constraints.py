@@ -9,8 +9,9 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 import pytest
+from deltalake.exceptions import DeltaError
 
-from async_op.connectors import UnwritableValue
+from async_op.connectors import SinkRefused, UnwritableValue
 from tests.async_op.connectors.tables.targets import Delta
 from tests.async_op.connectors.tables.test_gone import letter_value
 from tests.async_op.job.kit import Epochs, new_job
@@ -56,3 +57,24 @@ async def test_each_of_many_such_rows_is_found_and_nothing_is_written(tmp_path: 
     assert raised.value.index == bad[0]
     await sink.close()
     assert target.rows() == []
+
+
+async def test_a_full_temporary_disk_is_the_fault_of_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = constrained(tmp_path, positive="n > 0")
+    target.keywords = {"on_error": "skip"}
+    write = deltalake.write_deltalake
+
+    def write_to_table(table: deltalake.DeltaTable, *arguments: Any, **keywords: Any) -> None:
+        if "keygroups-delta-" in table.table_uri:
+            raise DeltaError("Generic LocalFileSystem error: Unable to copy data to file: No space left on device")
+        write(table, *arguments, **keywords)
+
+    monkeypatch.setattr(deltalake, "write_deltalake", write_to_table)
+    job = new_job([1, -1, 2], as_row, target.sink())
+    with pytest.raises(SinkRefused, match="No space left on device"):
+        await job.run()
+    assert job.progress().refused == 0
+    monkeypatch.undo()
+
+    await new_job([1, -1, 2], as_row, target.sink()).run()
+    assert target.numbers() == [1, 2]
