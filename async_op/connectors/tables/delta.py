@@ -40,8 +40,8 @@ _SMALL, _LARGE = 1e-200, 1e200
 _STORAGE_ERROR = re.compile(r"\bGeneric (S3|GCS|MicrosoftAzure|HTTP) error")
 """How the storage library of deltalake names failed requests, after ten attempts of its own."""
 
-_VIOLATION = "failed validation check"
-"""How deltalake names rows that violate a constraint; its class is shared with errors of storage."""
+_VIOLATION = "Invalid data found"
+"""How deltalake begins its text about rows that violate a constraint; errors of storage have the same class."""
 
 _CONSTRAINT = "delta.constraints."
 _INVARIANTS = "delta.invariants"
@@ -105,7 +105,7 @@ class DeltaSink(TableSink):
 
     def _append_unless_there(self, rows: SinkRows, epoch: int) -> int | None:
         _check_installed()
-        from deltalake.exceptions import CommitFailedError, DeltaError
+        from deltalake.exceptions import CommitFailedError
 
         for _ in range(ATTEMPTS_MAX):
             table = self._open(lambda: self._made(rows.schema()))
@@ -121,7 +121,9 @@ class DeltaSink(TableSink):
             except CommitFailedError as error:
                 failure = error
                 continue
-            except DeltaError as error:
+            except Exception as error:
+                if not _is_of_deltalake(error):
+                    raise
                 raise rows.failure or next(iter(self._refused_rows(table, rows)), error) from None
             return None
         raise SinkContended(redacted(self._table), ATTEMPTS_MAX) from failure
@@ -218,15 +220,22 @@ def _empty_copy(table: DeltaTable, folder: str, constraints: dict[str, str]) -> 
 
 def _try(copy: DeltaTable, batch: pa.RecordBatch, reason: str) -> None:
     from deltalake import write_deltalake
-    from deltalake.exceptions import DeltaError
 
     try:
         write_deltalake(copy, pa.Table.from_batches([batch]), mode="overwrite")
-    except DeltaError as error:
+    except Exception as error:
         # A full temporary disk must not count as a violation: `on_error="skip"` would leave out rows that are right.
-        if _VIOLATION not in str(error):
+        if not _is_of_deltalake(error) or (type(error) is not Exception and _VIOLATION not in str(error)):
             raise
         raise Misfit(0, "", reason) from None
+
+
+def _is_of_deltalake(error: Exception) -> bool:
+    """Return whether deltalake has raised an error, and not a row's check or the storage."""
+    from deltalake.exceptions import DeltaError
+
+    # A plain `Exception` is an expression of a constraint that cannot be evaluated: 'abc' as a number, for instance.
+    return isinstance(error, DeltaError) or type(error) is Exception
 
 
 def _check_installed() -> None:

@@ -59,6 +59,18 @@ async def test_each_of_many_such_rows_is_found_and_nothing_is_written(tmp_path: 
     assert target.rows() == []
 
 
+async def test_a_row_for_which_a_constraint_cannot_be_evaluated_is_the_one_that_violates_it(tmp_path: Path) -> None:
+    target = constrained(tmp_path, digits="cast(name as int) > 0")
+    sink = target.sink()
+    rows = [{"n": 1, "name": "1"}, {"n": 2, "name": "abc"}]
+
+    with pytest.raises(UnwritableValue, match=r"output 1.*digits"):
+        await sink.write(rows, 1)
+    await sink.write(rows[:1], 1)
+    await sink.close()
+    assert target.numbers() == [1]
+
+
 async def test_a_full_temporary_disk_is_the_fault_of_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = constrained(tmp_path, positive="n > 0")
     target.keywords = {"on_error": "skip"}
