@@ -6,8 +6,9 @@ import os
 from typing import Any, NamedTuple
 
 from keygroups.arguments import check_location
+from keygroups.errors import ConfigError
 from snapshots.filesystem.errors import FilesystemNotInstalled, UnsupportedFilesystem
-from snapshots.filesystem.folder import Folder, check_uri
+from snapshots.filesystem.folder import Folder, check_uri, redacted
 from snapshots.filesystem.local import LocalFolder
 from snapshots.filesystem.memory import MemoryFolder
 from snapshots.filesystem.objects import OPTION_ERRORS, AzureFolder, GcsFolder, ObjectFolder, refused_options
@@ -61,8 +62,7 @@ def open_folder(uri: str | os.PathLike[str], storage_options: dict[str, Any] | N
     >>> folder.read("manifest")
     b'1'
     """
-    import fsspec.core  # not loaded by programs without snapshots
-    from fsspec.utils import get_protocol
+    from fsspec.utils import get_protocol  # not loaded by programs without snapshots
 
     # Checked before the filesystem is created, because that may need a package or a connection.
     uri = uri_text(uri)
@@ -75,13 +75,33 @@ def open_folder(uri: str | os.PathLike[str], storage_options: dict[str, Any] | N
     if issubclass(kind.folder, ObjectFolder):
         # A cached listing would miss versions that others have committed.
         options["use_listings_cache"] = False
+    return kind.folder(*filesystem_of(uri, options))
+
+
+def filesystem_of(uri: str, options: dict[str, Any]) -> tuple[Any, str]:
+    """Return the fsspec filesystem of a URI, of whatever protocol, and the path in it.
+
+    Raises
+    ------
+    FilesystemNotInstalled
+        The package of the filesystem is missing.
+    ConfigError
+        fsspec has no filesystem of this protocol, or refuses the options.
+    """
+    import fsspec.core  # not loaded by programs without files
+    from fsspec.utils import get_protocol
+
+    protocol = get_protocol(uri)
+    if protocol not in fsspec.available_protocols():
+        raise ConfigError("uri", redacted(uri), f"fsspec has no filesystem for {protocol}://: check the address")
     try:
-        filesystem, root = fsspec.core.url_to_fs(uri, **options)
+        return fsspec.core.url_to_fs(uri, **options)  # type: ignore[no-any-return]
     except ImportError as error:
-        raise FilesystemNotInstalled(protocol, kind.extra) from error
+        if protocol not in _KINDS:
+            raise ConfigError("uri", redacted(uri), f"a package is missing: {error}") from error
+        raise FilesystemNotInstalled(protocol, _KINDS[protocol].extra) from error
     except OPTION_ERRORS as error:
         raise refused_options(options, error) from error
-    return kind.folder(filesystem, root)
 
 
 def uri_text(uri: str | os.PathLike[str]) -> str:

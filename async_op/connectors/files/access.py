@@ -10,6 +10,7 @@ from async_op.connectors.files.compression import Content, Damaged, Incomplete, 
 from async_op.connectors.files.content_identity import FileIdentity
 from async_op.connectors.files.listing import Glob, Stamp
 from async_op.connectors.files.text import last_mark
+from snapshots.filesystem import filesystem_of
 
 _THREADS = 4
 _T = TypeVar("_T")
@@ -77,10 +78,8 @@ class FileAccess:
         return content_of(file, name if self._is_decompressed else "")
 
     def _glob(self) -> Glob:
-        import fsspec.core  # not loaded by programs that read no files
-
         if self._found is None:
-            self._found = Glob(*fsspec.core.url_to_fs(self._pattern, **self._storage_options))
+            self._found = Glob(*filesystem_of(self._pattern, self._storage_options))
         return self._found
 
     def _has(self, name: str, identity: FileIdentity) -> bool:

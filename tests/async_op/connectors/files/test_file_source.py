@@ -72,6 +72,15 @@ async def test_the_partitions_are_full_paths(tmp_path: Path) -> None:
         assert list(await source.partitions()) == []
 
 
+@pytest.mark.parametrize("glob", ["unknown://host/*.csv", "unknown://user:secret@host/*.csv"], ids=["plain", "secret"])
+async def test_an_address_that_fsspec_cannot_open_is_named(glob: str) -> None:
+    source = FileSource(glob, "csv")
+    with pytest.raises(ConfigError, match="no filesystem for unknown://") as raised:
+        await source.partitions()
+    assert "secret" not in str(raised.value)
+    await source.close()
+
+
 async def test_links_count_as_what_they_lead_to(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "elsewhere").mkdir()
