@@ -75,6 +75,15 @@ class InputReplaced(KeyGroupsError, ValueError):
     )
 
 
+class FileMissing(KeyGroupsError, FileNotFoundError):
+    """There is no file of the name that a bounded source was given; a pattern with wildcards may match none."""
+
+    path: str
+    """The name."""
+
+    _template = "there is no file {path}: check the path; name the files of a folder by a pattern, as in '/data/*.csv'"
+
+
 class FileVanished(KeyGroupsError, FileNotFoundError):
     """A file was removed before it was read to its end."""
 

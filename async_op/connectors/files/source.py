@@ -14,7 +14,14 @@ from typing import Any
 import pyarrow as pa
 
 from async_op.connectors.arrow_input import ROWS_AT_ONCE, rows_of
-from async_op.connectors.errors import BrokenFile, FileReplaced, FileShrank, FileVanished, MalformedRecord
+from async_op.connectors.errors import (
+    BrokenFile,
+    FileMissing,
+    FileReplaced,
+    FileShrank,
+    FileVanished,
+    MalformedRecord,
+)
 from async_op.connectors.files.access import FileAccess
 from async_op.connectors.files.changes import Changes
 from async_op.connectors.files.compression import Content, Damaged, Incomplete, is_compressed
@@ -103,7 +110,8 @@ class FileSource(Source[Any]):
     Undecodable records are `MalformedRecord`, `RecordTooLong` or `BrokenFile`. Reading raises `FileReplaced`,
     `FileShrank` if a file ends before the position that was read, and `FileVanished` if one is removed before it was
     read to its end. A file that is removed later ends its partition; if it comes back, the rest is read. If no file
-    matches at the start, the log has a warning.
+    matches at the start, the log has a warning; `FileMissing` is raised if a bounded source names one file without
+    wildcards.
 
     Examples
     --------
@@ -169,6 +177,8 @@ class FileSource(Source[Any]):
         self._prepare()
         ids = await self._partitions.refresh()
         if not ids and not self._has_listed:
+            if self.bounded and not self._known and {*"*?["}.isdisjoint(self._pattern):
+                raise FileMissing(redacted(self._pattern))
             outcome = "so nothing is read" if self.bounded else "and the source waits for files"
             _log.warning("no file matches %s, %s: check the path", redacted(self._pattern), outcome)
         self._has_listed = True

@@ -25,6 +25,7 @@ from pyarrow import parquet
 
 from async_op.connectors import (
     BrokenFile,
+    FileMissing,
     FileShrank,
     FileSource,
     FileVanished,
@@ -38,6 +39,7 @@ from async_op.connectors.files.access import FileAccess
 from async_op.connectors.files.listing import _matches
 from keygroups import ConfigError
 from tests.async_op.connectors.kit import everything_of, first_items, items_of, listed, next_items, values_of
+from tests.async_op.job.kit import Epochs, new_job, same
 from tests.async_op.kit import records_in
 
 
@@ -79,6 +81,30 @@ async def test_an_address_that_fsspec_cannot_open_is_named(glob: str) -> None:
         await source.partitions()
     assert "secret" not in str(raised.value)
     await source.close()
+
+
+@pytest.mark.parametrize("name", ["absent.csv", "folder", "link.csv"])
+async def test_a_name_without_wildcards_is_a_file_or_an_error(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link.csv").symlink_to("link.csv")
+    source = FileSource(tmp_path / name, "csv")
+    with pytest.raises(FileMissing, match=name):
+        await source.partitions()
+    await source.close()
+
+    waiting = FileSource(tmp_path / name, "csv", bounded=False)
+    assert await waiting.partitions() == []
+    await waiting.close()
+
+
+async def test_a_file_that_was_read_may_be_removed_before_the_next_start(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("a\n1\n")
+    sink, options = Epochs(), {"snapshots": str(tmp_path / "state"), "job_id": "job"}
+    for _ in range(2):
+        await new_job(FileSource(file, "csv"), same, sink, **options).run()
+        file.unlink(missing_ok=True)
+    assert sink.values == [{"a": "1"}]
 
 
 async def test_links_count_as_what_they_lead_to(tmp_path: Path) -> None:
