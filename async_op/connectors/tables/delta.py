@@ -91,13 +91,13 @@ class DeltaSink(TableSink):
         self._schema = schema
         self._storage_options = storage_options
 
-    libraries = ("deltalake", "_internal")  # the second is the module of its errors
+    _libraries = ("deltalake", "_internal")  # the second is the module of its errors
 
     def is_transient(self, error: Exception) -> bool:
         """Return whether the storage may be back soon, or other writers be fewer."""
         if isinstance(error, SinkContended) or is_transient_of_library(error):
             return True
-        return type(error).__module__ in self.libraries and _STORAGE_ERROR.search(str(error)) is not None
+        return type(error).__module__ in self._libraries and _STORAGE_ERROR.search(str(error)) is not None
 
     def _columns_of_table(self, schema: pa.Schema) -> list[str]:
         _check_installed()

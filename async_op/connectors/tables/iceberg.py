@@ -86,7 +86,7 @@ class IcebergSink(TableSink):
         self._schema = schema
 
     has_times = True
-    libraries = ("pyiceberg", "pyarrow")
+    _libraries = ("pyiceberg", "pyarrow")
 
     def is_transient(self, error: Exception) -> bool:
         """Return whether the catalog or the storage may be back soon, or other writers be fewer."""

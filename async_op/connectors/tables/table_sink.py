@@ -65,7 +65,7 @@ class TableSink(ShippedSink):
     has_times = False
     """Whether tables that are made here have times of day."""
 
-    libraries: ClassVar[tuple[str, ...]] = ()
+    _libraries: ClassVar[tuple[str, ...]] = ()
     """The packages that write the table, whose errors do not name it."""
 
     def __init__(
@@ -183,7 +183,7 @@ class TableSink(ShippedSink):
         try:
             return ask()
         except Exception as error:
-            if self.is_transient(error) or type(error).__module__.partition(".")[0] not in self.libraries:
+            if self.is_transient(error) or type(error).__module__.partition(".")[0] not in self._libraries:
                 raise
             # Without the cause: the other lines of its text quote rows.
             raise SinkRefused(redacted(self._table), described(error).partition("\n")[0]) from None
