@@ -274,7 +274,7 @@ def test_a_cell_that_is_run_twice_says_which_query_it_takes_over_from_and_the_ol
         first.awaitTermination(1)
     second = world.start(world.pipeline(), trigger=None, checkpoint_location=world.copied_checkpoint())
     assert f"takes over from query {first.id} of this process" in caplog.text
-    with pytest.raises(WriterFenced, match=rf"\(claim by process {os.getpid()} on .* at 20") as fenced:
+    with pytest.raises(WriterFenced, match=rf"\(\w+ by process {os.getpid()} on .* at 20") as fenced:
         first.drain()
     assert fenced.value.uri == world.uri
     second.stop()
@@ -286,7 +286,7 @@ def test_a_query_that_spark_stops_for_another_start_with_its_checkpoint_says_who
     while not world.pipeline().explain().operators["look"]["snapshots"].startswith(f"{world.uri}, version"):
         first.awaitTermination(1)
     second = world.start(world.pipeline(), trigger=None)
-    with pytest.raises(WriterFenced, match=rf"\(claim by process {os.getpid()} on "):
+    with pytest.raises(WriterFenced, match=rf"\(\w+ by process {os.getpid()} on "):
         first.awaitTermination()
     assert isinstance(first.exception(), WriterFenced)
     second.stop()
