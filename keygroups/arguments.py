@@ -125,7 +125,7 @@ def check_callable(name: str, value: object, *, reason: str, awaited: bool = Fal
     if not callable(value):
         raise ConfigError(name, value, f"pass a callable, not {_kind(value)}; {reason}")
     if awaited and inspect.isasyncgenfunction(run_by(value)):
-        raise ConfigError(name, value, f"nobody iterates over it, so use `await` instead of `yield`; {reason}")
+        raise ConfigError(name, value, f"it is called and not iterated over: use `await` instead of `yield`; {reason}")
     if not awaited and is_asynchronous(value):
         raise ConfigError(name, value, f"it is called without `await`, so use `def` in place of `async def`; {reason}")
 

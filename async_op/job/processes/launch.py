@@ -205,7 +205,7 @@ def _forked(told: ChildInstructions, connected: socket.socket) -> _Forked | None
 
 
 def _is_debugged() -> bool:
-    """Return whether debugpy controls this process: it would stop each fork until somebody attaches."""
+    """Return whether debugpy controls this process: each fork would stop until a debugger attaches."""
     pydevd = sys.modules.get("pydevd")
     return pydevd is not None and pydevd.get_global_debugger() is not None
 

@@ -127,7 +127,7 @@ CALLS = st.builds(
 
 
 def corrected_in_one_instant() -> list[Call]:
-    """Return calls of which one gives credit back, which the last one takes, just before another costs more."""
+    """Return calls: one gives credit back, the last one takes it, and then another turns out to cost more."""
     patience = 1e6
     free = [Call(0.0, 0, 0, 0.0, patience) for _ in range(4)]
     return [*free, Call(0.0, 2, 0, 0.3, patience), Call(0.0, 0, 100, 0.3, patience), Call(0.0, 1, 0, 0.0, patience)]
