@@ -71,6 +71,10 @@ class Turn:
     def __init__(self) -> None:
         self.is_due = False
 
+    def end(self) -> None:
+        """Let calls begin again."""
+        self.is_due = False
+
     async def given(self) -> None:
         """Let the loop have its turn."""
         while self.is_due:  # noqa: ASYNC110 - an event would have to be set from another thread
@@ -122,7 +126,10 @@ class _Watchdog:
 
     def _answer(self) -> None:
         self._thread_id, self._depth = threading.get_ident(), len(_stack(sys._getframe()))
-        self._has_answered, self.turn.is_due = True, False
+        self._has_answered = True
+        if self.turn.is_due:
+            # Not yet over: behind this answer, calls may stand in the queue before the tasks that need the turn.
+            asyncio.get_running_loop().call_soon(self.turn.end)
 
     def _look(self) -> None:
         """Name what the loop runs, if the look before found the same: once may only mean that the machine is busy."""

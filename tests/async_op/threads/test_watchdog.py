@@ -234,6 +234,24 @@ async def test_between_calls_that_block_the_loop_has_its_turn(looks: list[bool],
     assert seen == set(range(8))
 
 
+async def test_what_waits_behind_the_answer_of_the_loop_has_its_turn_before_another_call() -> None:
+    loop, order = asyncio.get_running_loop(), list[str]()
+    watched = watchdog._Watchdog(loop)
+    watched.turn.is_due = True
+
+    def about_to_call() -> None:
+        order.append("waits" if watched.turn.is_due else "calls")
+
+    loop.call_soon(watched._answer)
+    loop.call_soon(about_to_call)
+    loop.call_soon(order.append, "the loop's own task")
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    about_to_call()
+
+    assert order == ["waits", "the loop's own task", "calls"]
+
+
 async def test_a_loop_that_waits_is_left_alone(warned: Warned, looks: list[bool]) -> None:
     async def patient(value: int) -> int:
         await asyncio.sleep(0.3)  # thirty looks
