@@ -39,7 +39,7 @@ UNPICKLE: dict[str, str] = {
     "async_op/spark/task/pickling.py": "makes pickles, loads none",
     "async_op/spark/task/report.py": "the result of a job of its own",
     "async_op/spark/task/host_access.py": "what the driver sent with its task",
-    "async_op/spark/task/newest.py": "what the driver sent with its task",
+    "async_op/spark/task/newest_snapshot.py": "what the driver sent with its task",
     "async_op/spark/worker_python.py": "the function of the driver, in a task of its own",
     "snapshots/testing/contract.py": "a test of users' storages: its own pickle of a folder",
 }

@@ -134,7 +134,10 @@ class MalformedRecord(KeyGroupsError, ValueError):
     reason: str
     """What is wrong with it."""
 
-    _template = "{path}, position {position}: {reason}; correct the file without moving the text before it"
+    _template = (
+        "{path}, position {position}: {reason}; pass on_error='skip' or 'dead_letter' to leave it out, or correct it "
+        "without changing what comes before it"
+    )
 
 
 class BrokenFile(KeyGroupsError, ValueError):

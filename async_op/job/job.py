@@ -34,8 +34,8 @@ from async_op.job.progress import JobProgress, shown
 from async_op.job.run import Run, Setting, Stop
 from async_op.job.signals import EndingSignals
 from async_op.job.step import SOURCE, Step, steps_of
-from async_op.operator.changed_keys import checked_getter
 from async_op.operator.key_columns import columns_of, key_getter
+from async_op.operator.key_compatibility import checked_getter
 from async_op.serving.http import serving_job
 from async_op.threads.loop_thread import rare_collections
 from async_op.threads.own_thread import on_own_thread, running_loop

@@ -18,10 +18,10 @@ from async_op.in_flight.waiters import Waiters
 from async_op.lifecycle import Lifecycle, State
 from async_op.operator.admission import TURN
 from async_op.operator.assembly import Parts, assemble
-from async_op.operator.changed_keys import check_in_flight
 from async_op.operator.counters import statistics_of
 from async_op.operator.executor import OperatorExecutor
 from async_op.operator.key_columns import KeyBy, key_getter
+from async_op.operator.key_compatibility import check_in_flight
 from async_op.operator.open_function import OpenFunction, end_after_failure
 from async_op.operator.operator_states import take_given_items
 from async_op.operator.owned_state import OwnedState

@@ -21,8 +21,8 @@ from async_op.epochs.position import BEGINNING, SourcePosition
 from async_op.spark.chain import PipelineChain, join_chain
 from async_op.spark.epoch.delivery import Outlet, epoch_of
 from async_op.spark.epoch.history import check_keys
+from async_op.spark.epoch.inputs import Chunk
 from async_op.spark.epoch.job_names import named_jobs
-from async_op.spark.epoch.orders import Chunk
 from async_op.spark.errors import UnfinishedRun
 from async_op.spark.rows.routing import Routing
 from async_op.spark.rows.schemas import arrow_schema

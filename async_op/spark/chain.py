@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from async_op.epochs.position import BEGINNING, EpochRef, SourcePosition
 from async_op.spark.epoch.delivery import Outlet, refuse_in_sink
 from async_op.spark.epoch.history import Adopt, join_pipelines, missed_epochs
+from async_op.spark.epoch.inputs import UpstreamEpoch
 from async_op.spark.epoch.job_names import cancel_jobs, cancellable_jobs
-from async_op.spark.epoch.orders import UpstreamEpoch
 from async_op.spark.epoch.runner import EpochRunner
 from async_op.spark.rows.routing import Routing
 from async_op.spark.rows.schemas import arrow_schema

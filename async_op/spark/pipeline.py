@@ -27,7 +27,7 @@ from async_op.spark.description import explained, facts_of
 from async_op.spark.epoch.checkpoint import Checkpoint
 from async_op.spark.epoch.delivery import IntoSink, Sink, refuse_in_sink
 from async_op.spark.epoch.history import Adopt, join_histories
-from async_op.spark.epoch.orders import EpochSettings
+from async_op.spark.epoch.inputs import EpochSettings
 from async_op.spark.explanation import Explanation
 from async_op.spark.progress import PipelineProgress
 from async_op.spark.query import PipelineQuery

@@ -19,9 +19,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from async_op.durations import check_delay
 from async_op.errors import as_exception
 from async_op.spark.chain import PipelineChain
-from async_op.spark.drains import Drains
 from async_op.spark.epoch.runner import EpochRunner
 from async_op.spark.errors import EpochFailed
+from async_op.spark.idle_epochs import IdleEpochs
 from async_op.spark.progress import EpochProgress, PipelineProgress
 from async_op.spark.stopping import Stopping
 from keygroups.arguments import Duration
@@ -65,7 +65,7 @@ class PipelineQuery:
         self._started = threading.Event()
         self._failure: Exception | None = None
         self._stopping = Stopping(chain, spark)
-        self._drains = Drains(chain, spark, self._stopping)
+        self._idle_epochs = IdleEpochs(chain, spark, self._stopping)
         self._batch = threading.RLock()
         """Held by the epoch of a micro-batch."""
         self.is_stopped = False
@@ -80,10 +80,10 @@ class PipelineQuery:
     def start(self, stream_df: DataFrame, checkpoint_location: str, trigger: dict[str, Any]) -> None:
         """Start the streaming query, and the thread that runs epochs without input."""
         writer = stream_df.writeStream.foreachBatch(self._run_batch).option("checkpointLocation", checkpoint_location)
-        self._drains.at_end = ends_by_itself(trigger)
+        self._idle_epochs.at_end = ends_by_itself(trigger)
         self.query: StreamingQuery = (writer.trigger(**trigger) if trigger else writer).start()
         self._started.set()
-        self._drains.start(_MicroBatches(self.query))
+        self._idle_epochs.start(_MicroBatches(self.query))
 
     def abandon(self) -> None:
         """End what was begun, because the start has failed."""
@@ -102,7 +102,7 @@ class PipelineQuery:
     @property
     def isActive(self) -> bool:  # noqa: N802 - StreamingQuery's name
         """Whether micro-batches may still come, or the drain at the end is still running."""
-        return self.query.isActive or (self._drains.at_end and self._drains.is_alive)
+        return self.query.isActive or (self._idle_epochs.at_end and self._idle_epochs.is_alive)
 
     @property
     def status(self) -> dict[str, Any]:
@@ -144,12 +144,12 @@ class PipelineQuery:
                 ended = self.query.awaitTermination(timeout)
         except StreamingQueryException:
             if self._error is None:
-                self._join_drains(until)  # only then can the pipeline be started again
+                self._join_idle_epochs(until)  # only then can the pipeline be started again
                 raise
         if ended is False:
             return False
-        self._join_drains(until)
-        if self._drains.is_alive:
+        self._join_idle_epochs(until)
+        if self._idle_epochs.is_alive:
             return False
         if self._error is not None:
             raise _without_frames(self._error)
@@ -210,23 +210,23 @@ class PipelineQuery:
             raise AttributeError("the query has not started")
         return getattr(self.query, name)
 
-    def _join_drains(self, until: float | None) -> None:
+    def _join_idle_epochs(self, until: float | None) -> None:
         with plain_interrupts():
-            self._drains.join(None if until is None else max(0.0, until - time.monotonic()))
+            self._idle_epochs.join(None if until is None else max(0.0, until - time.monotonic()))
 
     @property
     def _error(self) -> Exception | None:
         """The error of an epoch, with input or without."""
-        return self._drains.failure or self._failure
+        return self._idle_epochs.failure or self._failure
 
     def _stop(self, drain: bool, until: float | None) -> None:
         had_failed = self.exception() is not None
         with self._stopping.by(until):
             self._finish_batch(until)
-            self._drains.at_end = drain
+            self._idle_epochs.at_end = drain
             self.query.stop()
             if drain:
-                self._drains.join()
+                self._idle_epochs.join()
             error = self.exception()
             self._chain.close(self._spark, failed=error is not None)
         if drain and error is not None and not had_failed:
@@ -287,7 +287,7 @@ def _sleep_until_interrupted(spark: SparkSession) -> None:
 
 
 class _MicroBatches:
-    """The streaming query, as the drains see it."""
+    """The streaming query, as `IdleEpochs` sees it."""
 
     def __init__(self, query: StreamingQuery) -> None:
         self._query = query

@@ -15,7 +15,7 @@ from async_op.epochs.position import SourcePosition
 from async_op.epochs.retention import Retention
 from async_op.spark.autoscale import AutoscalePolicy
 from async_op.spark.epoch.delivery import Outlet, Sink, refuse_in_sink
-from async_op.spark.epoch.orders import EpochSettings
+from async_op.spark.epoch.inputs import EpochSettings
 from async_op.spark.epoch.runner import EpochRunner
 from async_op.spark.epoch.scaling import Scaling, first_decision, measured_in
 from async_op.spark.progress import PipelineProgress

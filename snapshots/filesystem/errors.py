@@ -8,7 +8,7 @@ from keygroups.errors import KeyGroupsError
 
 
 class UnsupportedFilesystem(KeyGroupsError, ValueError):
-    """Snapshots cannot be committed safely on this kind of filesystem."""
+    """Files cannot be written safely on this kind of filesystem."""
 
     is_permanent = True
 
@@ -16,8 +16,8 @@ class UnsupportedFilesystem(KeyGroupsError, ValueError):
     """The protocol of the URI."""
 
     _template = (
-        "snapshots on {protocol}:// are not supported, because no atomic way to create a file is known there; use a "
-        "local or shared POSIX path (file://), s3://, gs://, abfs://, or memory:// in tests"
+        "{protocol}:// is not supported here, because no atomic way to create a file is known there; use a local or "
+        "shared POSIX path (file://), s3://, gs://, abfs://, or memory:// in tests"
     )
 
 

@@ -170,11 +170,11 @@ class Folder:
         """Turn refusals, full disks and obstructed paths into the errors of this project."""
         try:
             yield
-        except (IsADirectoryError, NotADirectoryError) as error:
-            raise PathObstructed(self.path(name), error.strerror or str(error)) from error
         except KeyGroupsError:
             raise
         except OSError as error:
+            if isinstance(error, IsADirectoryError | NotADirectoryError) or error.errno == errno.ELOOP:
+                raise PathObstructed(self.path(name), error.strerror or str(error)) from error
             kind = _kind_of(error)
             if kind is None:
                 raise

@@ -116,7 +116,14 @@ def _make_directories(directory: Path) -> None:
     """Create missing directories, and make each new name durable in its parent."""
     missing = takewhile(lambda one: not one.exists(), (directory, *directory.parents))
     for parent in reversed(list(missing)):
-        parent.mkdir(exist_ok=True)
+        try:
+            parent.mkdir(exist_ok=True)
+        except FileExistsError as error:  # which would mean that another writer has created the file
+            raise NotADirectoryError(errno.ENOTDIR, "a link that leads nowhere", str(parent)) from error
+        except FileNotFoundError as error:
+            if not parent.parent.is_dir():
+                raise
+            raise PermissionError(errno.EPERM, "this filesystem makes no folders", str(parent)) from error  # as /proc
         _sync_directory(parent.parent)
 
 

@@ -24,7 +24,7 @@ import keygroups.state.disk.store
 import keygroups.state.disk.table
 import keygroups.state.handles
 import keygroups.state.memory.cut
-import keygroups.state.memory.holds
+import keygroups.state.memory.cut_holds
 import keygroups.state.memory.layered
 import keygroups.state.memory.table
 import keygroups.state.transaction
@@ -38,7 +38,7 @@ LOCKED = (async_op.functions.base, mailbox, keygroups.state.disk.table, keygroup
 
 _SWITCHING = (*LOCKED, adapters, loop_mailbox)
 _SWITCHING += (keygroups.state.handles, keygroups.state.transaction)
-_SWITCHING += (keygroups.state.memory.cut, keygroups.state.memory.holds)
+_SWITCHING += (keygroups.state.memory.cut, keygroups.state.memory.cut_holds)
 _SWITCHING += (keygroups.state.memory.layered, keygroups.state.memory.table)
 WATCHED = frozenset(module.__file__ for module in _SWITCHING)
 """Files before whose lines a thread may lose its turn."""

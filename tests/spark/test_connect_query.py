@@ -254,7 +254,7 @@ def test_a_worker_shows_that_it_is_alive_while_it_drains(
     worker = workers.ServerWorker(served, session)
     worker._heed()
     worker._ended.set()
-    worker._drains.join()
+    worker._idle_epochs.join()
     assert chain.has_beaten
     worker._say()
     assert exchange.answered().drains == 1
@@ -264,7 +264,7 @@ def test_a_worker_uses_the_session_that_its_client_may_have_left(
     served: workers.ServedPipeline, clock: Clock, monkeypatch: pytest.MonkeyPatch, handler_of_sigterm: None
 ) -> None:
     session: Any = Session()
-    monkeypatch.setattr(workers.Drains, "start", lambda *_: None)
+    monkeypatch.setattr(workers.IdleEpochs, "start", lambda *_: None)
     monkeypatch.setattr(workers.PipelineChain, "begin", lambda *_: PipelineChain([], []))
     monkeypatch.setattr(workers, "time", clock)
     worker = workers.ServerWorker(served, session)
@@ -282,7 +282,7 @@ def test_a_worker_holds_micro_batches_for_a_stop_and_carries_it_out_if_the_clien
     handler_of_sigterm: None,
 ) -> None:
     exchange = Exchange(stage.store.folder, served.run_id)
-    monkeypatch.setattr(workers.Drains, "start", lambda *_: None)
+    monkeypatch.setattr(workers.IdleEpochs, "start", lambda *_: None)
     monkeypatch.setattr(workers.PipelineChain, "begin", lambda *_: PipelineChain([], []))
     monkeypatch.setattr(workers, "time", clock)
     stops: list[float] = []
@@ -315,7 +315,7 @@ def test_no_collection_takes_the_files_of_the_run_that_a_worker_serves(
     exchange = Exchange(stage.store.folder, served.run_id)
     exchange.wish(workers.Wishes(parallelism=(3,)))
     runner: Any = SimpleNamespace(coordinator=Coordinator(stage.store, Retention(min_age=0)))
-    monkeypatch.setattr(workers.Drains, "start", lambda *_: None)
+    monkeypatch.setattr(workers.IdleEpochs, "start", lambda *_: None)
     monkeypatch.setattr(workers.PipelineChain, "begin", lambda *_: PipelineChain([], [runner]))
     session: Any = Session()
     workers.ServerWorker(served, session)

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from async_op import AsyncFunction
 from async_op.epochs.position import EpochTimes, SourcePosition, StoredKey
 from async_op.spark import EpochMetrics
-from async_op.spark.epoch.orders import MicroBatch
+from async_op.spark.epoch.inputs import MicroBatch
 from keygroups import ValueState
 from snapshots.inspection.activity import COUNTED
 from tests.snapshot_kit import new_store, parts

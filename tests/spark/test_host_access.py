@@ -14,7 +14,7 @@ from async_op.hosting.messages import Address
 from async_op.hosting.process.host_process import Instructions
 from async_op.spark.task import host_access
 from async_op.spark.task.host_access import HostAccess, TaskWays
-from async_op.spark.task.newest import Newest
+from async_op.spark.task.newest_snapshot import Newest
 from async_op.threads.wait_strategies import WaitStrategies
 from async_op.threads.waits import Waits
 from tests.hosting.kit import GENERATION, driven

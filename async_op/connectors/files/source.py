@@ -42,7 +42,7 @@ from keygroups.arguments import (
     check_location,
     check_positive_duration,
 )
-from keygroups.errors import KeyGroupsError, in_message
+from keygroups.errors import ConfigError, KeyGroupsError, in_message
 from keygroups.representation import representation
 from snapshots.filesystem import redacted
 
@@ -448,6 +448,8 @@ def _row(row: pa.RecordBatch, path: str, number: int) -> Read[Any]:
 def _reason_of_value(error: Exception) -> str:
     if type(error) is KeyError:
         return "a map has a key twice"
+    if isinstance(error, ConfigError):
+        return error.reason  # it names the column, too
     return f"there is no time zone {error} here" if isinstance(error, KeyError) else str(error)
 
 

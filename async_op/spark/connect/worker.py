@@ -20,10 +20,10 @@ from pyspark.sql import DataFrame, SparkSession
 from async_op.errors import as_exception
 from async_op.spark.chain import PipelineChain
 from async_op.spark.connect.exchange import Answer, Exchange, Wishes, newest
-from async_op.spark.drains import Drains
 from async_op.spark.epoch.checkpoint import Checkpoint
 from async_op.spark.epoch.delivery import Outlet
 from async_op.spark.errors import EpochFailed
+from async_op.spark.idle_epochs import IdleEpochs
 from async_op.spark.rows.routing import Routing
 from async_op.spark.stage import Stage
 from async_op.spark.stopping import Stopping
@@ -139,10 +139,10 @@ class ServerWorker:
                 runner.coordinator.garbage.keep(self._exchange.prefix)
         self._stopping = Stopping(self._chain, spark)
         self._stop = ExitStack()
-        self._drains = Drains(self._chain, spark, self._stopping)
-        self._drains.at_end = served.drains_at_end
+        self._idle_epochs = IdleEpochs(self._chain, spark, self._stopping)
+        self._idle_epochs.at_end = served.drains_at_end
         signal.signal(signal.SIGTERM, self._terminate)
-        self._drains.start(self)
+        self._idle_epochs.start(self)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Run a micro-batch."""
@@ -151,7 +151,7 @@ class ServerWorker:
             pause(_LOOK_SECONDS)  # SIGTERM ends the process
         try:
             self._heed()
-            self._drains.check()
+            self._idle_epochs.check()
             self._chain.first.run_batch(frame, self._id_of_query(), batch_id)
             self._say()
         except BaseException as raised:
@@ -229,7 +229,7 @@ class ServerWorker:
             for stage, old, new in zip(self._stages, before.parallelism, wishes.parallelism, strict=True):
                 if new is not None and new != old:
                     stage.rescale(new)
-            self._drains.at_end = wishes.drains_at_end
+            self._idle_epochs.at_end = wishes.drains_at_end
             if wishes.drains > before.drains:
                 with self._beating():
                     self._chain.drain(self._spark)
@@ -274,7 +274,7 @@ class ServerWorker:
     def _say(self, *, is_beat: bool = False, is_over: bool = False) -> None:
         """Tell the client what is new; with a beat, and at the end of the query, also that nothing is new."""
         with self._saying:
-            failure = self._drains.failure or self._failure
+            failure = self._idle_epochs.failure or self._failure
             answer = Answer(
                 beat=self._answer.beat,
                 drains=self._drains_done,
@@ -308,8 +308,8 @@ class ServerWorker:
         """End the epochs and hosts of the query, and show meanwhile that the worker is alive."""
         self.has_failed = self.has_failed or has_failed
         self._ended.set()
-        while self._drains.is_alive:
-            self._drains.join(_LOOK_SECONDS)
+        while self._idle_epochs.is_alive:
+            self._idle_epochs.join(_LOOK_SECONDS)
             self._heed_stop(self._read_wishes())
             self._say()
         self._say(is_over=True)

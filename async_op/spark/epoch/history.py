@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from async_op.epochs.position import BEGINNING, EpochRef, SourcePosition
-from async_op.operator.changed_keys import check_columns
+from async_op.operator.key_compatibility import check_columns
 from async_op.spark.epoch.checkpoint import Checkpoint
 from async_op.spark.errors import UnrelatedHistories, UnrelatedPipelines
 from async_op.spark.rows.routing import Routing

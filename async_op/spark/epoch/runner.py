@@ -24,14 +24,14 @@ from async_op.hosting.messages import EpochEnd
 from async_op.in_flight.idempotency_keys import Identity
 from async_op.spark.epoch.delivery import Delivery, Outlet
 from async_op.spark.epoch.fleet import Fleet
+from async_op.spark.epoch.inputs import EpochInput, EpochOrder, EpochSettings, MicroBatch
 from async_op.spark.epoch.job_names import named_jobs
 from async_op.spark.epoch.log import EpochLog, EpochWatch
-from async_op.spark.epoch.orders import EpochInput, EpochOrder, EpochSettings, MicroBatch
 from async_op.spark.epoch.scaling import Scaling
 from async_op.spark.progress import EpochMetrics, EpochProgress, PipelineProgress
 from async_op.spark.rows.routing import Routing
 from async_op.spark.task.epoch_task import EpochTask
-from async_op.spark.task.newest import Newest
+from async_op.spark.task.newest_snapshot import Newest
 from async_op.spark.task.operator_factory import EpochOperatorFactory
 from async_op.spark.task.pickling import pickled
 from async_op.spark.task.report import REPORT_SCHEMA, SubtaskReport, checked, outputs_in, reports_in

@@ -20,7 +20,7 @@ from async_op.operator.counters import CALLS, LIMITS, milliseconds
 from async_op.spark.progress import EpochMetrics
 from async_op.spark.task.epoch_rows import EpochRows
 from async_op.spark.task.host_access import MODULES, HostAccess, TaskWays
-from async_op.spark.task.newest import Newest
+from async_op.spark.task.newest_snapshot import Newest
 from async_op.spark.task.operator_factory import WrittenPart
 from async_op.spark.task.pickling import pickled
 from async_op.spark.task.report import NO_REPORT, SubtaskFailure, SubtaskReport, batch_of

@@ -28,7 +28,7 @@ from async_op.hosting.process.local_hosts import found_at
 from async_op.hosting.thread import HostThread
 from async_op.hosting.wire.sockets import SocketChannel, connecting
 from async_op.resilience.lending import Allowance
-from async_op.spark.task.newest import Newest
+from async_op.spark.task.newest_snapshot import Newest
 from async_op.spark.task.operator_factory import EpochOperatorFactory
 from async_op.threads.waits import Waits
 

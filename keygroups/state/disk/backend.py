@@ -131,7 +131,7 @@ class DiskBackend:
         """Freeze the current content of all states in one view of the store, without copying it."""
         cut_id = uuid.uuid4().hex
         for table in self.tables.values():
-            table.write_notes()
+            table.write_changes()
         view = self._store.view()
         cuts = tuple(table.cut(view, cut_id, self._since) for table in self.tables.values())
         # The view contains the notes so far; later notes are relative to this cut.

@@ -177,12 +177,12 @@ class EntriesTable(DiskTable):
         if replaced:
             rows.clear()
             if self._tracks:
-                self._notes.add(key_group, part + WHOLE)
+                self._changes.add(key_group, part + WHOLE)
         for entry in changed:
             rows.put(entry, entry_of(content, entry, MISSING))
             self._see(key, entry)
             if self._tracks:
-                self._notes.add(key_group, part + format_.entry(entry))
+                self._changes.add(key_group, part + format_.entry(entry))
         if format_.is_list:
             rows.set_length(len(content))
 

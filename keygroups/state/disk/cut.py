@@ -11,8 +11,8 @@ from immutables import Map
 from keygroups.ranges import KeyGroupRange
 from keygroups.state.backend import MISSING
 from keygroups.state.collections import SharedList
+from keygroups.state.disk.change_tracking import parts_of
 from keygroups.state.disk.encoding import CHANGED, CONTENT, WHOLE, RowEncoding
-from keygroups.state.disk.notes import parts_of
 from keygroups.state.disk.store import CHUNK_ROWS, Row, View
 from keygroups.state.expiring_values import HOLE
 from keygroups.state.group import KeyGroupContent, StateRows, TakeRows

@@ -10,9 +10,9 @@ from keygroups.descriptors import StateDescriptor
 from keygroups.errors import KeyGroupOutOfRange
 from keygroups.ranges import KeyGroupRange
 from keygroups.state.backend import MISSING, NO_OWNER, Owned, StateCut
+from keygroups.state.disk.change_tracking import ChangeTracker
 from keygroups.state.disk.cut import ChangedGroups, StoredGroups
 from keygroups.state.disk.encoding import CONTENT, RowEncoding
-from keygroups.state.disk.notes import Notes
 from keygroups.state.disk.store import Store, View
 from keygroups.state.expiring_values import handle_of
 from keygroups.state.group import KeyGroupContent, LazyGroup
@@ -48,9 +48,9 @@ class DiskTable(Owned):
     """
 
     __slots__ = (
+        "_changes",
         "_format",
         "_kinds",
-        "_notes",
         "_owned",
         "_prefixes",
         "_store",
@@ -84,7 +84,7 @@ class DiskTable(Owned):
         self._format = RowEncoding(number, descriptor)
         self._kinds: dict[str, set[type]] = {"key": set(), "map_key": set()}
         self._tracks = tracks
-        self._notes = Notes(store, self._format)
+        self._changes = ChangeTracker(store, self._format)
         self._unloaded: dict[int, ArrivingGroup] = {}
         for key_group, group in (restored or {}).items():
             if key_group not in owned:
@@ -113,7 +113,7 @@ class DiskTable(Owned):
             self._kinds["key"].add(type(original_of(key)))
             self._store.put(prefix + part, self._format.encode(value))
         if self._tracks:
-            self._notes.add(key_group, part)
+            self._changes.add(key_group, part)
 
     def load(self, key_group: int) -> None:
         """Write a restored key group into the store, unless it is already there."""
@@ -143,10 +143,10 @@ class DiskTable(Owned):
                 rows = []
         self._store.write(rows)
 
-    def write_notes(self) -> None:
+    def write_changes(self) -> None:
         """Write the notes of changed rows, so that a view contains them."""
         self._check_owner()
-        self._notes.write()
+        self._changes.write()
 
     def cut(self, view: View, cut_id: str, since: str | None) -> StateCut:
         """Return the content of the state in a view.
@@ -163,7 +163,7 @@ class DiskTable(Owned):
         unloaded = {key_group: arrival.group for key_group, arrival in self._unloaded.items()}
         kinds = {column: frozenset(kinds) for column, kinds in self._kinds.items()}
         groups = StoredGroups(view, self._format, self._owned, unloaded, kinds)
-        whole = self._notes.forget()
+        whole = self._changes.forget()
         changed = None if since is None else ChangedGroups(view, self._format, self._owned, whole)
         self._tracks = True
         return StateCut(self.descriptor, groups, cut_id, since, changed)

@@ -10,7 +10,7 @@ from keygroups.errors import ConfigError
 from keygroups.ranges import KeyGroupRange
 from keygroups.state.backend import StateCut
 from keygroups.state.group import KeyGroupContent
-from keygroups.state.memory.holds import Holds
+from keygroups.state.memory.cut_holds import Holds
 from keygroups.state.memory.table import MemoryTable
 from keygroups.ttl import wall_time
 

@@ -11,7 +11,7 @@ from keygroups.state.backend import MISSING
 from keygroups.state.collections import SharedList, entries_of, entry_of
 from keygroups.state.group import ENTRY_KINDS, KeyGroupContent, StateRows, TakeRows
 from keygroups.state.key_identity import TypedKey, original_of
-from keygroups.state.memory.holds import Hold
+from keygroups.state.memory.cut_holds import Hold
 from keygroups.state.memory.layered import Values, find, merged
 
 _NOTHING: Values = {}

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable
 from typing import Any, TypeAlias
 
 from keygroups.state.backend import MISSING
-from keygroups.state.memory.holds import Holds
+from keygroups.state.memory.cut_holds import Holds
 
 FOLDED_AT_ONCE = 8
 """How many keys one access to a group folds: more than the one key that the access may write."""

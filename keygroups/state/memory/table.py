@@ -14,7 +14,7 @@ from keygroups.state.collections import Entries
 from keygroups.state.expiring_values import handle_of
 from keygroups.state.group import KeyGroupContent
 from keygroups.state.memory.cut import FreedInSteps, MemoryGroups
-from keygroups.state.memory.holds import RESTORED, Hold, Holds
+from keygroups.state.memory.cut_holds import RESTORED, Hold, Holds
 from keygroups.state.memory.layered import LayeredGroup, Values
 from keygroups.state.storable import holds_mutable, plain_check_of
 

@@ -21,7 +21,7 @@ from keygroups import (
     key_group_of,
 )
 from keygroups.state import SharedList, StateAccessOutsideInvocation, Transaction, WrongStateKind
-from keygroups.state.disk import notes
+from keygroups.state.disk import change_tracking
 from snapshots import IncompatibleSnapshot, Snapshot
 from tests.backends import contents, new_backend
 from tests.snapshot_kit import G, new_store, part, restored
@@ -138,7 +138,7 @@ def test_a_cut_shares_the_list_with_what_is_appended_later() -> None:
 
 
 def test_entries_that_come_and_go_are_not_noted_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notes, "NOTES_MAX", 2000)
+    monkeypatch.setattr(change_tracking, "NOTES_MAX", 2000)
     run = Run()
     run.write()
     for number in range(3000):

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 from unittest import mock
 
-import keygroups.state.disk.notes
+import keygroups.state.disk.change_tracking
 import keygroups.state.disk.store
 import keygroups.state.memory.table
 import keygroups.state.timers
@@ -51,8 +51,8 @@ THRESHOLDS = (
     Threshold(snapshots.filesystem.retry, "ATTEMPTS_MAX", (2,)),
     Threshold(keygroups.state.memory.table, "CHANGED_KEYS_MIN", (1,)),
     Threshold(keygroups.state.timers, "STALE_MIN", (0, 1)),
-    Threshold(keygroups.state.disk.notes, "NOTES_MAX", (1, 4)),
-    Threshold(keygroups.state.disk.notes, "PENDING_MAX", (1,)),
+    Threshold(keygroups.state.disk.change_tracking, "NOTES_MAX", (1, 4)),
+    Threshold(keygroups.state.disk.change_tracking, "PENDING_MAX", (1,)),
     Threshold(keygroups.state.disk.store, "DIRTY_ROWS_MAX", (1, 8)),
     Threshold(snapshots.commit.listing, "INLINE_MAX", (0, 1, 4)),
     Threshold(snapshots.commit.listing, "LIST_ENTRIES_MAX", (1, 3)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import pickle
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from async_op.connectors import FileSink, SinkFolderRefused
 from keygroups import KeyGroupsError
 from snapshots import PathObstructed, Snapshot, SnapshotCorrupted, SnapshotStore, StorageFull, StorageRefused
 from snapshots.filesystem import open_folder
@@ -203,6 +205,22 @@ def test_a_full_disk_is_named_and_what_is_committed_stays_whole(
     assert store.load().version == newest
     assert store.verify().ok
     assert store.write(parts({"count": {"a": 1}})).version == newest + 1
+
+
+@pytest.mark.parametrize("target", ["nowhere", "enrich"], ids=["a dangling link", "a link to itself"])
+def test_a_link_that_leads_nowhere_is_no_version_of_another_writer(tmp_path: Path, target: str) -> None:
+    (tmp_path / "enrich").symlink_to(tmp_path / target)
+
+    with pytest.raises(PathObstructed, match="a link that leads nowhere|symbolic links"):
+        SnapshotStore(tmp_path, "enrich").write(parts({"count": {"a": 1}}))
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no filesystem is at hand that makes no folders")
+def test_a_filesystem_that_makes_no_folders_refuses(tmp_path: Path) -> None:
+    with pytest.raises(StorageRefused, match="this filesystem makes no folders"):
+        SnapshotStore("/proc/self/keygroups", "enrich").write(parts({"count": {"a": 1}}))
+    with pytest.raises(SinkFolderRefused, match="this filesystem makes no folders"):
+        asyncio.run(FileSink("/proc/self/keygroups", "json").write([1], 1))
 
 
 def test_the_errors_are_the_builtins_that_callers_catch() -> None:

@@ -18,13 +18,13 @@ PENDING_MAX = 4096
 _NUMBER = struct.Struct(">Q")
 
 
-class Notes:
+class ChangeTracker:
     """Records the changed rows of one state. Only the thread that owns the operator may call it.
 
     Parameters
     ----------
     store : Store
-        The store that holds the notes.
+        The store that holds the notes of what has changed.
     format_ : RowEncoding
         The encoding of the state.
     """

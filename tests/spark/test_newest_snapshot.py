@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from async_op.spark.task.newest import Newest
+from async_op.spark.task.newest_snapshot import Newest
 from tests.snapshot_kit import new_store, parts
 
 

@@ -22,7 +22,7 @@ _AFTER_IDLE_SECONDS = 1
 
 
 class MicroBatches(Protocol):
-    """The streaming query, as far as the drains must know it."""
+    """The streaming query, as far as `IdleEpochs` must know it."""
 
     def has_ended(self, seconds: float) -> bool:
         """Wait for the end of the query for some seconds; return whether it has ended."""
@@ -43,7 +43,7 @@ class MicroBatches(Protocol):
         ...
 
 
-class Drains:
+class IdleEpochs:
     """Runs epochs without input on a thread of its own. Any thread may call it.
 
     Spark starts no micro-batch without new input. So while none comes, an epoch without input runs if calls have
@@ -79,7 +79,7 @@ class Drains:
 
     def start(self, batches: MicroBatches) -> None:
         """Begin, once the query has started."""
-        self._thread = threading.Thread(target=self._run, args=(batches,), name="keygroups drain", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(batches,), name="keygroups idle epochs", daemon=True)
         self._thread.start()
 
     @property
