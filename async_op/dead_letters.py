@@ -29,6 +29,17 @@ from snapshots.format.subtask import RefusedValue
 OnError = Literal["fail", "skip", "dead_letter"]
 
 
+def is_told(count: int) -> bool:
+    """Return whether the log tells of the 1st, 10th, 100th … element that was left out: a bad input has millions.
+
+    Examples
+    --------
+    >>> [count for count in range(1, 200) if is_told(count)]
+    [1, 10, 100]
+    """
+    return count == 10 ** (len(str(count)) - 1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
     """An element that failed for good under the error policy "dead_letter".

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from async_op.calls.known_outputs import KnownOutputs
-from async_op.dead_letters import DeadLetter, InPlace, OnError
+from async_op.dead_letters import DeadLetter, InPlace, OnError, is_told
 from async_op.errors import failure_of, is_failure
 from async_op.functions.context import InvocationContext
 from async_op.in_flight.entries import Block, Entry, forget_attempts
@@ -18,8 +19,11 @@ from async_op.lifecycle import Lifecycle
 from async_op.resilience.cache import OutputCache
 from async_op.retry import RetryPolicy
 from async_op.timers.backoff import Backoff
+from keygroups.safe_text import text_of
 from keygroups.state import commit
 from keygroups.state.detached import own_copy
+
+_log = logging.getLogger(__package__)
 
 
 class Completion:
@@ -302,6 +306,10 @@ class ErrorPolicy:
             return None
         if self._collect is None:
             self.skipped += 1
+            if is_told(self.skipped):
+                _log.warning(
+                    "%d elements were skipped, the newest: %s", self.skipped, text_of(self.failure_of(entry, error))
+                )
             return ()
         self.dead_letters += 1
         letter = DeadLetter(

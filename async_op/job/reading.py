@@ -14,7 +14,7 @@ from async_op.cancellation import closed_after
 from async_op.clock import Clock
 from async_op.connectors.retrying import Attempts, retried
 from async_op.connectors.source import PartitionId, Reached, Source, Undecodable
-from async_op.dead_letters import DeadLetter
+from async_op.dead_letters import DeadLetter, is_told
 from async_op.in_flight.idempotency_keys import Identity, partition_text
 from async_op.in_flight.waiters import Waiters
 from async_op.job.cancellation import connector
@@ -276,7 +276,7 @@ class Reading:
         self.moves += 1
         self._positions.reached(partition, item.position, item.content)
         self.undecodable += 1
-        if self.undecodable == 10 ** (len(str(self.undecodable)) - 1):  # 1, 10, 100 …: a bad file has millions
+        if is_told(self.undecodable):
             _log.warning("%d records could not be decoded, the newest: %s", self.undecodable, text_of(item.error))
 
     async def _room_for_letters(self) -> None:

@@ -170,6 +170,7 @@ class Run:
             records=self._reading.records,
             outputs=self._collector.outputs + sum(child.outputs for child in children),
             dead_letters=self._collector.dead_letters + sum(child.dead_letters for child in children),
+            skipped=int(self._totals["skipped"]),
             in_flight=self._chain.in_flight(),
             limits=self._chain.limits(),
             undelivered=len(self._delivery),

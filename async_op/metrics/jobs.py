@@ -15,6 +15,7 @@ _FIELDS: dict[Kind, dict[str, str]] = {
         "records": "Elements that came from the source.",
         "outputs": "Outputs of the last step.",
         "dead_letters": "Dead letters.",
+        "skipped": "Elements that failed for good and were dropped.",
         "refused": "Outputs that a sink has refused.",
         "restarts": "Restarts after a failure.",
         "back_pressured_seconds": "Time in which subtasks had no room for calls.",

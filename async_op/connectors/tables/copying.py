@@ -408,4 +408,7 @@ def _list_of(one: _Fit) -> _Fit:
 
 
 def _as_it_is(value: Any) -> Any:
+    if isinstance(value, tuple):
+        # The driver writes it as a row, and PostgreSQL casts each field: a datetime would be cut to a date.
+        raise Refusal("it is a tuple, whose fields a composite type would cast; pass text, such as '(1,2024-12-31)'")
     return value

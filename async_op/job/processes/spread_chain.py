@@ -12,7 +12,6 @@ from async_op.in_flight.waiters import Waiters
 from async_op.job.chain import Cuts, Plan, inlet_limit
 from async_op.job.channels import Outlet
 from async_op.job.committing import Contribution, Part
-from async_op.job.errors import ChildLost
 from async_op.job.operators import Owner
 from async_op.job.outputs import Collector, EpochOutputs
 from async_op.job.processes import wire
@@ -255,15 +254,15 @@ class SpreadChain:
         await self._children.ask("end_calls")
 
     async def close(self) -> None:
-        """Give up what is in flight, and close all functions; a dead child's are gone."""
+        """Give up what is in flight, and close all functions; those of a child that has died before are gone."""
         self._sender.forget()
-        replies = [child.ask("close") for child in self._children.all if self._is_begun]
+        replies = [child.ask("close") for child in self._children.all if self._is_begun and child.failure is None]
         if replies:
             await asyncio.wait(replies, timeout=CLOSE_SECONDS)
         for child in self._children.all:
             child.passing = None
         for reply in replies:
-            if reply.done() and (error := reply.exception()) is not None and not isinstance(error, ChildLost):
+            if reply.done() and (error := reply.exception()) is not None:
                 raise error
 
     async def committed(self, version: int, cuts: Cuts) -> None:

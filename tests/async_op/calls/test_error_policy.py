@@ -35,6 +35,22 @@ async def test_a_skipped_element_leaves_nothing_and_holds_up_nothing(mode: str) 
         await bench.operator.finish()
 
 
+async def test_the_log_tells_of_the_first_the_tenth_and_the_hundredth_that_was_skipped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def refuse(value: int) -> list[int]:
+        raise ValueError("of no use")
+
+    async with opened(Instant(refuse), on_error="skip") as bench:
+        for number in range(120):
+            await bench.operator.process(number, None, f"row-{number}")
+        await bench.operator.finish()
+
+    told = [record.getMessage() for record in caplog.records if record.name == "async_op.calls"]
+    assert [message.partition(",")[0] for message in told] == [f"{n} elements were skipped" for n in (1, 10, 100)]
+    assert "(id row-99) failed: ValueError: of no use" in told[-1]
+
+
 @BOTH
 async def test_a_dead_letter_tells_what_failed_and_how(mode: str) -> None:
     letters: list[DeadLetter] = []

@@ -143,8 +143,10 @@ async def test_with_fail_the_error_names_it_at_each_start_and_no_finished_call_i
     assert all(count == 1 for number, count in world.calls.items() if number < 4)
 
     step = Step(function_of("coroutine", world), "pay", key_by=world.key_of, on_error="skip")
-    await new_job(world.source, step, sink, snapshots=where).run()
+    job = new_job(world.source, step, sink, snapshots=where)
+    await job.run()
     assert sorted(sink.values) == [0, 1, 2, 3, 5, 6, 7, 8]
+    assert job.progress().skipped == 1
 
 
 async def test_a_state_that_did_not_take_a_value_keeps_no_write_of_its_call() -> None:

@@ -53,7 +53,8 @@ async def test_a_limit_of_the_user_wins(server: str, monkeypatch: pytest.MonkeyP
 
 DOMAINS = (
     "create domain amount as numeric(3, 1); create domain price as amount; create domain amounts as numeric(3, 1)[]; "
-    "create domain day as date; create domain code as varchar(3); create type mood as enum ('good')"
+    "create domain day as date; create domain code as varchar(3); create type mood as enum ('good'); "
+    "create type visit as (n int, day date)"
 )
 CHANGED: list[tuple[str, Any]] = [
     ("amount", Decimal("9.25")),
@@ -70,6 +71,8 @@ CHANGED: list[tuple[str, Any]] = [
     ("interval day to minute", timedelta(seconds=61)),
     ("interval year to month", timedelta(days=400)),
     ("interval second(3)", timedelta(microseconds=1)),
+    ("visit", (1, datetime(2024, 2, 29, 12))),
+    ("visit[]", [(1, datetime(2024, 2, 29, 12))]),
 ]
 KEPT: list[tuple[str, Any]] = [
     ("price", Decimal("9.5")),

@@ -122,6 +122,12 @@ def test_whatever_close_raises_in_a_child_ends_the_run(tmp_path: Path, error: ty
     assert sorted(sink.values) == list(range(5))
 
 
+def test_a_child_that_dies_while_it_closes_fails_the_run(tmp_path: Path) -> None:
+    with pytest.raises(ChildLost, match="look at what it has printed"):
+        new_job(tmp_path, range(5), Step(Interrupted(KeyboardInterrupt)), sink := Kept()).run_sync()
+    assert sorted(sink.values) == list(range(5))
+
+
 def test_a_process_of_a_function_ends_with_its_child(tmp_path: Path) -> None:
     new_job(tmp_path, range(5), Step(WithProcess(), key_by=by_seven), sink := Kept()).run_sync()
     assert have_ended(sorted(set(sink.values)))
