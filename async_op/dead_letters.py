@@ -37,7 +37,7 @@ def is_told(count: int) -> bool:
     >>> [count for count in range(1, 200) if is_told(count)]
     [1, 10, 100]
     """
-    return count == 10 ** (len(str(count)) - 1)
+    return str(count).rstrip("0") == "1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
