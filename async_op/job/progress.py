@@ -66,8 +66,9 @@ class JobProgress:
         The number of subtasks of each step.
     records, outputs, dead_letters : int
         Elements that came from the source, outputs of the last step, and dead letters.
-    skipped : int
-        Elements that failed for good and were dropped by a step with `on_error="skip"`, up to the newest snapshot.
+    calls, retries, timeouts, skipped : int
+        Calls made; calls that were further attempts; elements that timed out; elements that failed for good and were
+        dropped by a step with `on_error="skip"`. All steps together, up to the newest snapshot.
     in_flight : mapping of str to int
         For each step, the elements in its operators and on their way into them.
     limits : mapping of str to ResilienceStatistics
@@ -107,6 +108,9 @@ class JobProgress:
     records: int = 0
     outputs: int = 0
     dead_letters: int = 0
+    calls: int = 0
+    retries: int = 0
+    timeouts: int = 0
     skipped: int = 0
     in_flight: Mapping[str, int] = field(default_factory=dict)
     limits: Mapping[str, ResilienceStatistics] = field(default_factory=dict)

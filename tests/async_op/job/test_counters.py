@@ -67,6 +67,8 @@ async def test_each_cut_counts_what_has_happened_since_the_one_before(place: dic
     # Of ten values five are called for again. One of these fails again, and the others reach the second step.
     once = {"rows": 10, "outputs": 10, "calls": 15 + 9, "retries": 5, "dead_letters": 1}
     assert [named(CALLS, one) for one in counted(place)] == [once, once, once, {}]
+    progress = job.progress()
+    assert (progress.calls, progress.retries, progress.timeouts, progress.dead_letters) == (3 * 24, 3 * 5, 0, 3)
     assert [one["state_rows"] >= 9 and one["state_bytes"] > 0 for one in counted(place)] == [True, True, True, False]
 
 
