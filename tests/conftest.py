@@ -102,15 +102,18 @@ def _keep_folders_together(items: list[pytest.Item]) -> None:
     """Have one process run the tests of a folder, as far as it can, because they share servers, a site or a wheel.
 
     The order of folders, of modules and of tests is random all the same. Modules with Spark stay apart: they take most
-    of the time, and each process has a JVM.
+    of the time, and each process has a JVM. All tests of Spark Connect are together, because a server takes as long to
+    start as most of them.
     """
-    places: dict[Path, int] = {}
+    places: dict[Path | str, int] = {}
     for place, item in enumerate(items):
         places.setdefault(_kept_together(item), place)
     items.sort(key=lambda item: places[_kept_together(item)])
 
 
-def _kept_together(item: pytest.Item) -> Path:
+def _kept_together(item: pytest.Item) -> Path | str:
+    if "connect_url" in getattr(item, "fixturenames", ()):
+        return "Spark Connect"
     return item.path if item.get_closest_marker("spark") else item.path.parent
 
 

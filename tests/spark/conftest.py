@@ -47,14 +47,14 @@ def spark(java: None) -> Iterator[SparkSession]:
     session.stop()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return where the Spark Connect server, and the workers beside it, log."""
     return tmp_path_factory.mktemp("server") / "log"
 
 
-@pytest.fixture(scope="module")
-def url(java: None, server_log: Path) -> Iterator[str]:
+@pytest.fixture(scope="session")
+def connect_url(java: None, server_log: Path) -> Iterator[str]:
     """Run a Spark Connect server; gives its URL."""
     with connect_server(server_log) as url:
         yield url

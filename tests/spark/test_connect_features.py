@@ -14,5 +14,5 @@ pytestmark = [pytest.mark.spark, pytest.mark.thorough, pytest.mark.timeout(2400)
 
 
 @pytest.mark.parametrize("case", ["event time", "timers", "chain", "tables", "short runs", "upgrade"])
-def test_it_works_as_on_a_classic_session(url: str, tmp_path: Path, case: str) -> None:
-    processes.told(processes.client("connect_features", url, tmp_path, case))
+def test_it_works_as_on_a_classic_session(connect_url: str, tmp_path: Path, case: str) -> None:
+    processes.told(processes.client("connect_features", connect_url, tmp_path, case))

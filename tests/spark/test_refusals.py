@@ -30,8 +30,8 @@ def test_a_pipeline_refuses_what_it_can_know_before_anything_is_claimed(
     assert list(wrong(spark, tmp_path, case, door)) == []
 
 
-def test_a_client_of_a_server_is_refused_the_same(url: str, tmp_path: Path) -> None:
-    assert told(client("connect_told", url, tmp_path, "refusals")) == {}
+def test_a_client_of_a_server_is_refused_the_same(connect_url: str, tmp_path: Path) -> None:
+    assert told(client("connect_told", connect_url, tmp_path, "refusals")) == {}
 
 
 TRANSFORMS: dict[str, tuple[type[KeyGroupsError], str, dict[str, Any]]] = {
