@@ -30,13 +30,13 @@ def world(tmp_path: Path) -> World:
     return world
 
 
-def client(case: str, connect_url: str, folder: Path) -> subprocess.Popen[str]:
-    return processes.client("connect_client", connect_url, folder, case)
+def client(case: str, url: str, folder: Path) -> subprocess.Popen[str]:
+    return processes.client("connect_client", url, folder, case)
 
 
-def told(case: str, connect_url: str, folder: Path) -> dict[str, Any]:
+def told(case: str, url: str, folder: Path) -> dict[str, Any]:
     """Run a client to its end; returns what it tells."""
-    found: dict[str, Any] = processes.told(client(case, connect_url, folder))
+    found: dict[str, Any] = processes.told(client(case, url, folder))
     return found
 
 

@@ -13,8 +13,8 @@ from tests.spark.connect_processes import client, told
 pytestmark = pytest.mark.spark
 
 
-def answer(connect_url: str, folder: Path, case: str) -> Any:
-    return told(client("connect_told", connect_url, folder, case))
+def answer(url: str, folder: Path, case: str) -> Any:
+    return told(client("connect_told", url, folder, case))
 
 
 def test_a_module_that_the_server_cannot_import_is_named_before_anything_is_claimed(

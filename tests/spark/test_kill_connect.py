@@ -56,19 +56,19 @@ def kill_server(world: World, case: Case, log: Path) -> None:
 
 
 def test_whichever_process_is_killed_the_next_start_continues(
-    url: str, world: World, case: Case, tmp_path: Path
+    connect_url: str, world: World, case: Case, tmp_path: Path
 ) -> None:
     if case.victim == "server":
         kill_server(world, case, tmp_path / "log")
     elif case.victim == "client":
-        with client(url, world.folder, told_of(case)) as process:
+        with client(connect_url, world.folder, told_of(case)) as process:
             _, stderr = process.communicate()
         assert world.function.killed.exists(), stderr[-4000:]
     else:
-        errors = processes.told(client(url, world.folder, told_of(case)))
+        errors = processes.told(client(connect_url, world.folder, told_of(case)))
         assert bool(errors) == (case.victim == "worker"), errors
     if case.victim in ("server", "client"):
-        assert processes.told(client(url, world.folder)) == []
+        assert processes.told(client(connect_url, world.folder)) == []
     world.assert_exact()
     killed = json.loads(world.function.killed.read_text())
     assert not is_running(killed["victim"])
