@@ -254,7 +254,7 @@ class SpreadChain:
         await self._children.ask("end_calls")
 
     async def close(self) -> None:
-        """Give up what is in flight, and close all functions; those of a child that has died before are gone."""
+        """Give up what is in flight, and close the functions of all children that are still alive."""
         self._sender.forget()
         replies = [child.ask("close") for child in self._children.all if self._is_begun and child.failure is None]
         if replies:

@@ -22,6 +22,7 @@ from pyarrow import parquet
 from async_op.connectors import EpochsBehind, FileSink, FileSource, SinkFolderRefused, TargetTaken, UnwritableValue
 from async_op.connectors.files.sink import FileFolder
 from keygroups import ConfigError
+from snapshots import PathObstructed
 from tests.async_op.connectors.kit import values_of
 from tests.async_op.job.kit import new_job, same
 
@@ -155,6 +156,19 @@ async def test_a_read_only_disk_is_told_with_advice_for_sinks(tmp_path: Path, mo
     error = pickle.loads(pickle.dumps(raised.value))
     assert (error.folder, error.reason) == (f"{tmp_path}/out", "Read-only file system")
     assert "keygroups" not in str(error).removeprefix(str(tmp_path))
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no filesystem is at hand that makes no folders")
+async def test_a_filesystem_without_folders_is_told_with_the_folder() -> None:
+    with pytest.raises(SinkFolderRefused, match="/proc/self/keygroups.*this filesystem makes no folders"):
+        await FileSink("/proc/self/keygroups", "json").write([1], 1)
+
+
+async def test_a_link_that_leads_nowhere_is_told_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "out").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(PathObstructed, match="a link that leads nowhere"):
+        await FileSink(tmp_path / "out", "json").write([1], 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 async def test_dates_are_text_in_json(tmp_path: Path) -> None:
