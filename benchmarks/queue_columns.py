@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from keygroups import key_group_of
 from keygroups.codec import pack, unpack
 from snapshots import InFlightElement
-from snapshots.commit.writer import encoded_in_flight
+from snapshots.commit.part_writer import encoded_in_flight
 from snapshots.format.in_flight_columns import in_flight_elements, in_flight_schema, in_flight_table
 from snapshots.format.subtask import ElementTypes
 

@@ -30,8 +30,8 @@ import pyarrow as pa
 from benchmarks._sizes_folder import SizesFolder
 from keygroups import KeyGroupRange, ValueState, range_of
 from snapshots import PendingSnapshot, Snapshot, SnapshotStore, named_manifest
-from snapshots.commit.creation import now_text, put_manifest
-from snapshots.commit.writer import DELTAS_MAX, SubtaskHandle
+from snapshots.commit.manifest_creation import now_text, put_manifest
+from snapshots.commit.part_writer import DELTAS_MAX, SubtaskHandle
 from snapshots.format import file_lists
 from snapshots.format.columns import KEY_ENCODING
 from snapshots.format.files import target_file_bytes

@@ -1,8 +1,8 @@
 """Snapshots of keyed state and in-flight elements: the Parquet format, its commit protocol, restore and rescale."""
 
 from .commit.claim import Claim
-from .commit.pending import PendingSnapshot
-from .commit.writer import SubtaskHandle
+from .commit.part_writer import SubtaskHandle
+from .commit.pending_snapshot import PendingSnapshot
 from .errors import (
     CommitConflict,
     CommitOutcomeUnknown,

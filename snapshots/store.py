@@ -11,7 +11,7 @@ from keygroups.descriptors import StateDescriptor
 from keygroups.names import OPERATOR_ID
 from keygroups.ttl import wall_time
 from snapshots.commit.claim import Claim, take_over
-from snapshots.commit.pending import PendingSnapshot, write_and_commit
+from snapshots.commit.pending_snapshot import PendingSnapshot, write_and_commit
 from snapshots.filesystem import Folder, divided, open_folder, uri_text
 from snapshots.folder_hints import newest_or_empty, not_found, warn_of_others
 from snapshots.format.subtask import SubtaskSnapshot

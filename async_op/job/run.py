@@ -29,7 +29,7 @@ from async_op.job.operators import is_of_element
 from async_op.job.outputs import Collector
 from async_op.job.positions import Positions
 from async_op.job.processes.child_handles import Children
-from async_op.job.processes.spread_chain import SpreadChain
+from async_op.job.processes.distributed_chain import DistributedChain
 from async_op.job.progress import JobProgress
 from async_op.job.reading import Reading
 from async_op.job.step import SOURCE
@@ -261,11 +261,11 @@ class Run:
             with connector(what):
                 await retried(source.retry, what, lambda: source.restore(known))
 
-    def _new_chain(self) -> Chain | SpreadChain:
+    def _new_chain(self) -> Chain | DistributedChain:
         setting = self._setting
         if setting.children is None:
             return Chain(setting.plan, self._parallelism, self._collector, self)
-        return SpreadChain(setting.children, setting.plan, self._parallelism, self._collector, self)
+        return DistributedChain(setting.children, setting.plan, self._parallelism, self._collector, self)
 
     async def _open_chain(self) -> None:
         self._chain.hold_timers(self._is_behind)

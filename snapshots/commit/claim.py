@@ -12,9 +12,9 @@ from keygroups.errors import ConfigError, KeyGroupsError
 from keygroups.ranges import default_max_parallelism
 from keygroups.representation import representation
 from snapshots.commit.completeness import check_fixed
-from snapshots.commit.creation import first_manifest, next_manifest, put_manifest
-from snapshots.commit.pending import PendingSnapshot, write_and_commit
-from snapshots.commit.writer import SubtaskHandle
+from snapshots.commit.manifest_creation import first_manifest, next_manifest, put_manifest
+from snapshots.commit.part_writer import SubtaskHandle
+from snapshots.commit.pending_snapshot import PendingSnapshot, write_and_commit
 from snapshots.errors import CommitConflict, ManifestMissing, WriterFenced
 from snapshots.filesystem import Folder, attempts
 from snapshots.folder_hints import newest_or_empty

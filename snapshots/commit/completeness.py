@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from keygroups.ranges import range_of
-from snapshots.commit.writer import SubtaskHandle
+from snapshots.commit.part_writer import SubtaskHandle
 from snapshots.errors import IncompatibleSnapshot, IncompleteSnapshot, UnequalCopies
 from snapshots.filesystem import Folder
 from snapshots.format.manifest import DataFile, Manifest

@@ -20,8 +20,8 @@ from pyspark.sql.types import StructType
 from keygroups.descriptors import AggregatingState, ListState, MapState, ReducingState, StateDescriptor, ValueState
 from keygroups.errors import ConfigError
 from keygroups.ranges import check_parallelism, default_max_parallelism, range_of
-from snapshots.commit.pending import PendingSnapshot
-from snapshots.commit.writer import SubtaskHandle
+from snapshots.commit.part_writer import SubtaskHandle
+from snapshots.commit.pending_snapshot import PendingSnapshot
 from snapshots.errors import IncompatibleSnapshot
 from snapshots.filesystem import Folder
 from snapshots.format.columns import index_columns, keyed_schema

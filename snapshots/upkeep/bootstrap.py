@@ -13,8 +13,8 @@ from keygroups.errors import ConfigError
 from keygroups.ranges import default_max_parallelism
 from keygroups.ttl import wall_time
 from snapshots.commit.completeness import check_covered
-from snapshots.commit.creation import first_manifest, next_manifest, put_manifest
-from snapshots.commit.pending import PendingSnapshot
+from snapshots.commit.manifest_creation import first_manifest, next_manifest, put_manifest
+from snapshots.commit.pending_snapshot import PendingSnapshot
 from snapshots.errors import ManifestMissing, SnapshotCorrupted, SnapshotExists
 from snapshots.filesystem import Folder
 from snapshots.folder_hints import explain_empty

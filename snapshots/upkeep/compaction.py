@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterator
 
 from keygroups.ranges import KeyGroupRange
-from snapshots.commit.creation import next_manifest, put_manifest
+from snapshots.commit.manifest_creation import next_manifest, put_manifest
 from snapshots.filesystem import Folder
 from snapshots.format.columns import common_key_type, index_columns, keyed_schema
 from snapshots.format.expiry import unexpired

@@ -19,7 +19,7 @@ from keygroups.operator_state import split
 from keygroups.representation import representation
 from keygroups.state import OperatorStates, identity_of, original_of
 from snapshots.commit.completeness import check_covered
-from snapshots.commit.creation import next_manifest, put_manifest
+from snapshots.commit.manifest_creation import next_manifest, put_manifest
 from snapshots.filesystem import Folder
 from snapshots.format.files import FileLabel, FileWriter
 from snapshots.format.manifest import DataFile, Manifest, OperatorStateInfo, StateInfo, features_of

@@ -18,8 +18,8 @@ import pyarrow as pa
 from keygroups.errors import ConfigError, UnsupportedKey
 from keygroups.hashing import key_group_of, key_groups_of, key_hasher
 from keygroups.ranges import KeyGroupRange, check_parallelism, range_of
-from snapshots.commit.creation import next_manifest, put_manifest
-from snapshots.commit.writer import encoded_in_flight
+from snapshots.commit.manifest_creation import next_manifest, put_manifest
+from snapshots.commit.part_writer import encoded_in_flight
 from snapshots.errors import IncompleteSnapshot
 from snapshots.filesystem import Folder
 from snapshots.format import compute as pc

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from unittest import mock
 
-from snapshots.commit import listing
+from snapshots.commit import stored_lists
 from snapshots.filesystem import retry
 from snapshots.format import file_lists, files
 from tests.async_op.job.virtual_job_loop import OneAfterTheOther
@@ -26,7 +26,7 @@ def without_luck(seed: int) -> Iterator[None]:
     with ExitStack() as patches:
         patches.enter_context(mock.patch.object(uuid, "uuid4", new_id))
         patches.enter_context(mock.patch.object(secrets, "token_hex", lambda size: ids.randbytes(size).hex()))
-        for module in (files, file_lists, listing):
+        for module in (files, file_lists, stored_lists):
             patches.enter_context(mock.patch.object(module, "DaemonPool", OneAfterTheOther))
         patches.enter_context(mock.patch.object(retry, "pause"))
         yield

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from snapshots import InFlightElement, Snapshot, SnapshotStore
-from snapshots.commit import creation, pending
+from snapshots.commit import manifest_creation, pending_snapshot
 from tests.snapshot_kit import parts, words
 
 
@@ -23,7 +23,7 @@ class Time:
         return dt.datetime.fromtimestamp(self.seconds, dt.UTC).isoformat(timespec="milliseconds")
 
     def rule(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in (creation, pending):
+        for module in (manifest_creation, pending_snapshot):
             monkeypatch.setattr(module, "now_text", self.text)
 
 

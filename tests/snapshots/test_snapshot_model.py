@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from keygroups import UnsupportedKey
 from keygroups.state.memory import table
 from snapshots import CommitConflict, IncompatibleSnapshot, IncompleteSnapshot, InFlightElement, Snapshot
-from snapshots.commit import writer
+from snapshots.commit import part_writer
 from snapshots.format import columns, files
 from snapshots.format.layers import layers_of
 from snapshots.format.manifest import Manifest
@@ -40,7 +40,7 @@ class SnapshotMachine(RuleBasedStateMachine):
         parallelism=PARALLELISMS,
         keyed=st.booleans(),
         delta_share=st.sampled_from([0.5, float("inf")]),
-        deltas=st.sampled_from([1, 2, writer.DELTAS_MAX]),
+        deltas=st.sampled_from([1, 2, part_writer.DELTAS_MAX]),
         file_bytes=st.sampled_from([1, files.FILE_BYTES]),
         changed_min=st.sampled_from([0, 1, table.CHANGED_KEYS_MIN]),
     )
@@ -48,8 +48,8 @@ class SnapshotMachine(RuleBasedStateMachine):
         self, parallelism: int, keyed: bool, delta_share: float, deltas: int, file_bytes: int, changed_min: int
     ) -> None:
         self.limits = pytest.MonkeyPatch()
-        self.limits.setattr(writer, "DELTA_SHARE_MAX", delta_share)
-        self.limits.setattr(writer, "DELTAS_MAX", deltas)
+        self.limits.setattr(part_writer, "DELTA_SHARE_MAX", delta_share)
+        self.limits.setattr(part_writer, "DELTAS_MAX", deltas)
         self.limits.setattr(files, "FILE_BYTES", file_bytes)
         self.limits.setattr(files, "ROW_GROUP_ROWS_MIN", 4)
         self.limits.setattr(files, "ROW_GROUP_BYTES", 200)
@@ -289,7 +289,7 @@ class SnapshotMachine(RuleBasedStateMachine):
         for state in STATES:
             layers = self.snapshot.manifest.files_of("keyed", "delta", state=state.name)
             depths = [len(layers_of(layers, key_group)) for key_group in range(self.snapshot.max_parallelism)]
-            assert max(depths) <= 1 + writer.DELTAS_MAX
+            assert max(depths) <= 1 + part_writer.DELTAS_MAX
         report = self.store.verify()
         assert report.ok, report.problems
         if parallelism is not None:

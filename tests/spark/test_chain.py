@@ -22,7 +22,6 @@ from async_op.spark.epoch import runner as runners
 from async_op.spark.epoch.history import missed_epochs
 from keygroups import ConfigError, ValueState
 from snapshots import SnapshotStore
-from tests.quick import first_is_quick
 from tests.snapshot_kit import new_store, parts
 from tests.spark.runs import Gate, PipelineRun
 
@@ -189,7 +188,8 @@ class Crash(RuntimeError):
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(("stage", "point"), first_is_quick(POINTS))
+@pytest.mark.thorough
+@pytest.mark.parametrize(("stage", "point"), POINTS)
 def test_a_chain_that_is_stopped_anywhere_continues_exactly_once(
     run: Run, stage: int, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

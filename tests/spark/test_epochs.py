@@ -314,6 +314,7 @@ class TestWhatWasDelivered:
 
 
 class TestWhatIsTakenOver:
+    @pytest.mark.thorough
     def test_calls_longer_than_micro_batches_are_made_twice_at_most(
         self, run: Run, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -195,6 +195,7 @@ def test_a_replay_a_restart_and_a_rescale_see_the_same_watermarks(run: Run) -> N
     run.assert_no_watermark_goes_back()
 
 
+@pytest.mark.thorough
 def test_a_timer_that_is_carried_over_holds_the_watermark_behind_it_back_over_a_rescale(run: Run) -> None:
     run.write_input(3)
     run.function.slow = "u0"

@@ -120,6 +120,7 @@ def test_a_new_checkpoint_over_kept_state_is_refused_or_continues_with_the_state
 
 
 @pytest.mark.spark
+@pytest.mark.thorough
 def test_a_start_that_undoes_a_repartition_warns(run: Run) -> None:
     run.run()
     run.store.repartition(3)

@@ -48,6 +48,7 @@ def test_a_driver_is_killed_between_the_commit_and_the_sink(java: None, tmp_path
     world.assert_calls(committed, calls)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(2400)
 def test_spark_runs_a_task_again_whose_worker_was_killed(java: None, tmp_path: Path) -> None:
     world = World(tmp_path)

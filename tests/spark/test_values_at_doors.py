@@ -163,6 +163,7 @@ def test_it_comes_back_equal_or_is_refused(door: Door, data: st.DataObject) -> N
     check(door, type_, data.draw(st.lists(values.near(door.plain[type_]), min_size=8, max_size=30), "values"))
 
 
+@pytest.mark.thorough
 def test_values_of_the_column_s_own_type_are_kept_beside_those_that_arrow_would_change(door: Door) -> None:
     for type_, plain in door.plain.items():
         sent = [

@@ -23,11 +23,11 @@ from async_op.connectors.errors import (
     MalformedRecord,
 )
 from async_op.connectors.files.access import FileAccess
-from async_op.connectors.files.changes import Changes
+from async_op.connectors.files.change_polling import Changes
 from async_op.connectors.files.compression import Content, Damaged, Incomplete, is_compressed
 from async_op.connectors.files.content_identity import FileIdentity
 from async_op.connectors.files.listing import Stamp
-from async_op.connectors.files.partitions import FilePartition, Partitions
+from async_op.connectors.files.rotation import FilePartition, Partitions
 from async_op.connectors.files.text import Block, Mark, TextReader, last_mark
 from async_op.connectors.retrying import RETRY
 from async_op.connectors.source import PartitionId, Reached, Read, Source, Undecodable

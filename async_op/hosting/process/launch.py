@@ -24,7 +24,7 @@ from async_op.hosting.wire.sockets import TICK_SECONDS
 from keygroups.safe_text import described
 
 COMMON_MODULES = (
-    *("async_op.hosting.process.host_process", "snapshots.commit.writer"),
+    *("async_op.hosting.process.host_process", "snapshots.commit.part_writer"),
     *("fsspec.core", "pyarrow.compute", "pyarrow.parquet"),  # `snapshots` loads them on first use
 )
 """What every host needs, whatever runs in it."""

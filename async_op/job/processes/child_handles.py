@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from async_op.in_flight.waiters import Waiters
 from async_op.job.cancellation import to_the_end
 from async_op.job.errors import ChildLost
-from async_op.job.processes import wire
+from async_op.job.processes import messages
 from async_op.job.processes.child_loop import ChildSpec, ChildStatus, Failure
 from async_op.job.progress import ChildProgress
 
@@ -28,7 +28,7 @@ class Launched(Protocol):
     """A child that was started."""
 
     @property
-    def link(self) -> wire.Link:
+    def link(self) -> messages.Link:
         """The connection to it."""
         ...
 
@@ -46,7 +46,7 @@ class Launched(Protocol):
         ...
 
 
-Launch = Callable[[ChildSpec, wire.Receiver], Awaitable[Launched]]
+Launch = Callable[[ChildSpec, messages.Receiver], Awaitable[Launched]]
 
 
 class Passing(Protocol):
@@ -116,7 +116,7 @@ class Child:
         return 0 if self._launched is None else self._launched.pid
 
     @property
-    def link(self) -> wire.Link:
+    def link(self) -> messages.Link:
         """The connection to it."""
         assert self._launched is not None, "the child was started"
         return self._launched.link
@@ -135,19 +135,19 @@ class Child:
             return reply
         self._requests += 1
         self._replies[self._requests] = reply
-        self.link.send(wire.REQUEST, wire.dumped((self._requests, name, arguments)))
+        self.link.send(messages.REQUEST, messages.dumped((self._requests, name, arguments)))
         return reply
 
     def received(self, kind: int, payload: bytes) -> None:
         """Take what the child has sent."""
-        if kind == wire.REPLY:
-            self._take_reply(*wire.loaded(payload))
-        elif kind == wire.REPORT:
-            self._take_report(*wire.loaded(payload))
+        if kind == messages.REPLY:
+            self._take_reply(*messages.loaded(payload))
+        elif kind == messages.REPORT:
+            self._take_report(*messages.loaded(payload))
         elif self.passing is None:
             return
-        elif kind == wire.MARK:
-            self.status = wire.loaded(payload)
+        elif kind == messages.MARK:
+            self.status = messages.loaded(payload)
             self.passing.marked(self)
         else:
             self.passing.passed(self, kind, payload)

@@ -23,8 +23,8 @@ from async_op.job.committing import Contribution, Part, Written, write_parts
 from async_op.job.counters import Counts, counts_of
 from async_op.job.errors import ChildFailed
 from async_op.job.outputs import Collector, EpochOutputs
-from async_op.job.processes import wire
-from async_op.job.processes.inlets import CreditedInlet, RemoteInlet, Sender
+from async_op.job.processes import messages
+from async_op.job.processes.remote_channels import CreditedInlet, RemoteInlet, Sender
 from async_op.job.step import Step
 from async_op.job.task_group import TaskGroup
 from async_op.operator.counters import Counted, milliseconds
@@ -129,7 +129,7 @@ class ChildLoop:
             (spec.number - 1, spec.count),
             are_decoded=spec.are_decoded,
         )
-        self._link: wire.Link | None = None
+        self._link: messages.Link | None = None
         self._sender = Sender(spec.number, lambda _: self._connected)
         self._chain: Chain | None = None
         self._inlets: dict[tuple[int, int], Any] = {}
@@ -143,7 +143,7 @@ class ChildLoop:
         self._processor_milliseconds = 0
         self._end: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
-    async def serve(self, link: wire.Link) -> bool:
+    async def serve(self, link: messages.Link) -> bool:
         """Do what the parent asks for until it wants an end; returns false if the parent was lost."""
         self._link = link
         self._tasks.spawn(self._collector.spill())
@@ -168,30 +168,30 @@ class ChildLoop:
     def received(self, kind: int, payload: bytes) -> None:
         """Take what the parent has sent. An error of the link's receiver, as at a cut, would end the link."""
         try:
-            if kind == wire.CUT:
+            if kind == messages.CUT:
                 self._cut(is_final=bool(payload))
-            elif kind == wire.REQUEST:
-                self._serve_request(*wire.loaded(payload))
+            elif kind == messages.REQUEST:
+                self._serve_request(*messages.loaded(payload))
             else:
                 self._take(kind, payload)
         except Exception as error:  # noqa: BLE001 - the parent raises it
             self.failed(error)
 
     def _take(self, kind: int, payload: bytes) -> None:
-        place = wire.destination_of(payload)
+        place = messages.destination_of(payload)
         inlet = self._inlets[place.step, place.target]
-        if kind == wire.ELEMENTS:
-            self._take_elements(inlet, place, wire.elements_in(payload))
+        if kind == messages.ELEMENTS:
+            self._take_elements(inlet, place, messages.elements_in(payload))
         elif self._is_over:
             return  # the chain has made its last cut
-        elif kind == wire.WATERMARK:
+        elif kind == messages.WATERMARK:
             inlet.put_watermark(place.channel, place.number)
-        elif kind == wire.IDLE:
+        elif kind == messages.IDLE:
             inlet.set_idle(place.channel, bool(place.number))
         else:
             inlet.credited(place.number)
 
-    def _take_elements(self, inlet: CreditedInlet, place: wire.Destination, elements: list[Element]) -> None:
+    def _take_elements(self, inlet: CreditedInlet, place: messages.Destination, elements: list[Element]) -> None:
         self._received[place.step] += place.number
         if place.is_late:
             assert self._cut_taken is not None, "the cut comes through the same link, before what is late for it"
@@ -223,17 +223,17 @@ class ChildLoop:
 
     def _answer(self, number: int, outcome: Any, error: BaseException | None) -> None:
         failure = None if error is None else Failure.of(error, self._spec.number)
-        self._connected.send(wire.REPLY, wire.dumped((number, outcome, failure)))
+        self._connected.send(messages.REPLY, messages.dumped((number, outcome, failure)))
 
     def _report(self, name: str, what: Any) -> None:
-        self._connected.send(wire.REPORT, wire.dumped((name, what)))
+        self._connected.send(messages.REPORT, messages.dumped((name, what)))
 
     def failed(self, error: BaseException) -> None:
         """Report to the parent what has failed."""
         self._report("failed", Failure.of(error, self._spec.number))
 
     @property
-    def _connected(self) -> wire.Link:
+    def _connected(self) -> messages.Link:
         assert self._link is not None, "the child serves"
         return self._link
 
@@ -364,7 +364,7 @@ class ChildLoop:
             self._end_pumps()
         parts, counted = self._running.cut(is_final=is_final)
         self._cut_taken = _CutTaken(parts, counted, self._collector.cut(), {}, self._process())
-        self._connected.send(wire.MARK, wire.dumped(self.status()))
+        self._connected.send(messages.MARK, messages.dumped(self.status()))
 
     def _process(self) -> Counts:
         """Return what a cut keeps of the process itself."""

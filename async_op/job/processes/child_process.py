@@ -18,7 +18,7 @@ from io import TextIOWrapper
 from multiprocessing import spawn
 from typing import Any, BinaryIO, NoReturn
 
-from async_op.job.processes import wire
+from async_op.job.processes import messages
 from async_op.job.processes.child_loop import ChildLoop, ChildSpec, Failure
 from async_op.threads.loop_thread import new_event_loop, rare_collections
 
@@ -84,7 +84,7 @@ def _end_with(parent: int) -> None:
 class _Held:
     """Stands for the child until it is made: nothing comes before the parent has heard that it is ready."""
 
-    receiver: wire.Receiver | None = None
+    receiver: messages.Receiver | None = None
 
     def received(self, kind: int, payload: bytes) -> None:
         assert self.receiver is not None, "the parent waits until the child is ready"
@@ -98,14 +98,14 @@ class _Held:
 
 async def _live(connected: socket.socket, told: ChildInstructions) -> None:
     held = _Held()
-    link = wire.SocketLink(held)
+    link = messages.SocketLink(held)
     await asyncio.get_running_loop().create_connection(lambda: link, sock=connected)
     try:
         spawn.prepare(told.prepared)
         spec: ChildSpec = pickle.loads(told.spec)  # noqa: S301 - from the parent
         child = held.receiver = ChildLoop(spec)
     except BaseException as error:
-        link.send(wire.REPORT, wire.dumped(("failed", Failure.of(error, 0))))
+        link.send(messages.REPORT, messages.dumped(("failed", Failure.of(error, 0))))
         link.close()
         await asyncio.sleep(1)  # it has to be sent
         raise

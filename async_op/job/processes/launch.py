@@ -30,7 +30,7 @@ from async_op.job.errors import NotSendable
 from async_op.job.processes.child_handles import Children
 from async_op.job.processes.child_loop import ChildSpec
 from async_op.job.processes.child_process import ChildInstructions
-from async_op.job.processes.wire import Receiver, SocketLink
+from async_op.job.processes.messages import Receiver, SocketLink
 from async_op.job.step import Step
 from async_op.threads.own_thread import on_own_thread
 from keygroups.arguments import check_integer
@@ -39,7 +39,7 @@ from keygroups.errors import ConfigError
 SIZE = struct.Struct("!Q")
 
 MODULES = (
-    *("async_op.job.processes.child_process", "snapshots.commit.writer"),
+    *("async_op.job.processes.child_process", "snapshots.commit.part_writer"),
     *("fsspec.core", "pyarrow.compute", "pyarrow.parquet"),  # `snapshots` loads them on first use
 )
 """What every child needs, whatever runs in it."""

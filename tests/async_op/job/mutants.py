@@ -24,7 +24,7 @@ from async_op.operator.back_pressure import BackPressure
 from async_op.subtask.operator import ResidentOperator
 from keygroups.state import operator_state
 from snapshots import WriterFenced, lineage
-from snapshots.commit import writer
+from snapshots.commit import part_writer
 from snapshots.format import operator_state as dealing
 from snapshots.format import sink_notes
 from snapshots.format.delivered import Delivered
@@ -548,7 +548,7 @@ def maps_are_written_anywhere(patch: Patch) -> None:
 
 def unequal_copies_are_committed(patch: Patch) -> None:
     """Copies of a broadcast state that differ are committed."""
-    patch.setattr(writer, "digest_of", lambda state: "")
+    patch.setattr(part_writer, "digest_of", lambda state: "")
 
 
 def undeclared_states_are_dropped(patch: Patch) -> None:

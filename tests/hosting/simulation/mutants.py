@@ -23,7 +23,7 @@ from async_op.subtask.subtask import Subtask
 from keygroups.state.group import ENTRY_KINDS
 from keygroups.state.memory.table import MemoryTable
 from snapshots import SubtaskRestore
-from snapshots.commit import writer
+from snapshots.commit import part_writer
 from snapshots.restore.reader import ArrowGroup
 from tests.hosting.simulation import cluster, driver
 from tests.hosting.simulation.delivery import Delivery
@@ -169,8 +169,8 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("a manifest does not name the cuts that it holds", "replay")
 def _(patch: pytest.MonkeyPatch) -> None:
-    channel = writer._channel
-    patch.setattr(writer, "_channel", lambda snapshot: replace(channel(snapshot), cut_id=None))
+    channel = part_writer._channel
+    patch.setattr(part_writer, "_channel", lambda snapshot: replace(channel(snapshot), cut_id=None))
 
 
 @mutant("a cut forgets what waits for room")

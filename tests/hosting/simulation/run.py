@@ -9,7 +9,7 @@ from async_op import ElementFailed
 from async_op.connectors.errors import UnwritableValue
 from async_op.hosting.errors import FeederFenced, HostLost, HostUnreachable, IncompleteEpoch
 from async_op.testing import VirtualLoop
-from snapshots.commit import writer
+from snapshots.commit import part_writer
 from snapshots.testing import Crash
 from tests.hosting.simulation.cluster import LEASE_SECONDS, Cluster
 from tests.hosting.simulation.driver import Driver, SinkFailed
@@ -25,7 +25,7 @@ from tests.simulation.world.thresholds import Threshold, buggified
 
 _RUNS_MAX = 60
 
-_DELTAS = (Threshold(writer, "DELTAS_MAX", (1, 2)), Threshold(writer, "DELTA_SHARE_MAX", (float("inf"),)))
+_DELTAS = (Threshold(part_writer, "DELTAS_MAX", (1, 2)), Threshold(part_writer, "DELTA_SHARE_MAX", (float("inf"),)))
 """Small snapshots have no deltas otherwise."""
 
 _ENDS = (

@@ -18,7 +18,7 @@ from keygroups import AggregatingState, ListState, MapState, ReducingState, Stat
 from keygroups.ranges import range_of, subtask_of
 from keygroups.state import KeyedStateBackend, StateAccessOutsideInvocation, Transaction
 from snapshots import SnapshotStore, SubtaskSnapshot
-from snapshots.commit import writer
+from snapshots.commit import part_writer
 from snapshots.restore.share import SubtaskRestore
 from tests.backends import BACKENDS, MakeBackend, alternating
 from tests.examples import scaled
@@ -214,8 +214,8 @@ class StateMachine(RuleBasedStateMachine):
 
 @pytest.mark.parametrize(("backend", "examples"), [("memory", 100), ("disk", 25), ("alternating", 25)])
 def test_state_is_what_plain_objects_would_be(backend: str, examples: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "DELTA_SHARE_MAX", 1000)
-    monkeypatch.setattr(writer, "DELTAS_MAX", 2)
+    monkeypatch.setattr(part_writer, "DELTA_SHARE_MAX", 1000)
+    monkeypatch.setattr(part_writer, "DELTAS_MAX", 2)
     machine = type("Machine", (StateMachine,), {"make": staticmethod(BACKENDS.get(backend, alternating()))})
     run_state_machine_as_test(
         machine, settings=settings(max_examples=scaled(examples), stateful_step_count=25, deadline=None)

@@ -76,7 +76,7 @@ class Subtasks:
             for index, backend in enumerate(self.backends)
         ]
         # As little as this is, it is to be written as deltas.
-        with mock.patch("snapshots.commit.writer.DELTA_SHARE_MAX", 100):
+        with mock.patch("snapshots.commit.part_writer.DELTA_SHARE_MAX", 100):
             self.store.write(parts)
 
     def restore(self, parallelism: int) -> None:

@@ -14,7 +14,7 @@ from keygroups.state import MISSING
 from keygroups.state.memory.table import MemoryTable
 from keygroups.state.timers import TIMER_STATES
 from snapshots import SubtaskRestore, lineage, store, versions
-from snapshots.commit import claim, creation
+from snapshots.commit import claim, manifest_creation
 from snapshots.errors import CommitConflict
 from snapshots.filesystem import is_transient, local
 from snapshots.format import in_flight_elements
@@ -33,7 +33,9 @@ Patch = pytest.MonkeyPatch
 
 def a_manifest_is_a_file_like_any_other(patch: Patch) -> None:
     """A manifest is written, and not created in one step."""
-    patch.setattr(creation, "_create", lambda folder, one, data: folder.write(manifest_name(one.version), data))
+    patch.setattr(
+        manifest_creation, "_create", lambda folder, one, data: folder.write(manifest_name(one.version), data)
+    )
 
 
 def no_answer_means_done(patch: Patch) -> None:
@@ -46,14 +48,14 @@ def no_answer_means_done(patch: Patch) -> None:
             if not is_transient(error):
                 raise CommitConflict(folder.uri, manifest.version) from error
 
-    patch.setattr(creation, "_create", create)
-    patch.setattr(creation, "_is_in_place", lambda *_: True)
+    patch.setattr(manifest_creation, "_create", create)
+    patch.setattr(manifest_creation, "_is_in_place", lambda *_: True)
 
 
 def a_lost_reply_means_a_lost_race(patch: Patch) -> None:
     """A writer does not recognize its own manifest when it reads it back."""
-    winner = creation._winner
-    patch.setattr(creation, "_winner", lambda folder, one: winner(folder, one) and "another's")
+    winner = manifest_creation._winner
+    patch.setattr(manifest_creation, "_winner", lambda folder, one: winner(folder, one) and "another's")
 
 
 # Finding versions.

@@ -16,8 +16,8 @@ import keygroups.state.disk.change_tracking
 import keygroups.state.disk.store
 import keygroups.state.memory.table
 import keygroups.state.timers
-import snapshots.commit.listing
-import snapshots.commit.writer
+import snapshots.commit.part_writer
+import snapshots.commit.stored_lists
 import snapshots.filesystem.retry
 import snapshots.format.columns
 import snapshots.format.compression
@@ -36,9 +36,9 @@ class Threshold(NamedTuple):
 
 
 THRESHOLDS = (
-    Threshold(snapshots.commit.writer, "DELTAS_MAX", (1, 2)),
-    Threshold(snapshots.commit.writer, "DELTA_SHARE_MAX", (0.0, float("inf"))),
-    Threshold(snapshots.commit.writer, "KEYS_LOOKED_AT", (1,)),
+    Threshold(snapshots.commit.part_writer, "DELTAS_MAX", (1, 2)),
+    Threshold(snapshots.commit.part_writer, "DELTA_SHARE_MAX", (0.0, float("inf"))),
+    Threshold(snapshots.commit.part_writer, "KEYS_LOOKED_AT", (1,)),
     Threshold(snapshots.format.columns, "PIECE_ROWS_MAX", (1, 2)),
     Threshold(snapshots.format.files, "FILE_BYTES", (1, 2000)),
     Threshold(snapshots.format.files, "ROW_GROUP_ROWS_MIN", (1, 4)),
@@ -54,9 +54,9 @@ THRESHOLDS = (
     Threshold(keygroups.state.disk.change_tracking, "NOTES_MAX", (1, 4)),
     Threshold(keygroups.state.disk.change_tracking, "PENDING_MAX", (1,)),
     Threshold(keygroups.state.disk.store, "DIRTY_ROWS_MAX", (1, 8)),
-    Threshold(snapshots.commit.listing, "INLINE_MAX", (0, 1, 4)),
-    Threshold(snapshots.commit.listing, "LIST_ENTRIES_MAX", (1, 3)),
-    Threshold(snapshots.commit.listing, "RUN_GROWTH", (0, 1)),
+    Threshold(snapshots.commit.stored_lists, "INLINE_MAX", (0, 1, 4)),
+    Threshold(snapshots.commit.stored_lists, "LIST_ENTRIES_MAX", (1, 3)),
+    Threshold(snapshots.commit.stored_lists, "RUN_GROWTH", (0, 1)),
 )
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from keygroups import ConfigError, KeyGroupRange
 from snapshots import CommitConflict, IncompatibleSnapshot, IncompleteSnapshot, Snapshot, SnapshotStore, SubtaskSnapshot
-from snapshots.commit.writer import SubtaskHandle
+from snapshots.commit.part_writer import SubtaskHandle
 from snapshots.filesystem import Folder, MemoryFolder
 from tests.snapshot_kit import G, content_of, new_store, parts, record
 from tests.snapshots.snapshot_content import CONTENT

@@ -10,7 +10,7 @@ import pytest
 from keygroups import KeyGroupRange, MapState, key_group_of, range_of
 from keygroups.state import Transaction
 from snapshots import IncompleteSnapshot
-from snapshots.commit import writer
+from snapshots.commit import part_writer
 from snapshots.format.columns import RowEncoder
 from tests.backends import new_backend
 from tests.snapshot_kit import COUNT, PROFILE, G, content_of, new_store, part, parts, restored
@@ -51,7 +51,7 @@ class TestWhen:
 
     def test_the_ninth_delta_folds_those_before_it(self) -> None:
         run = Run()
-        for number in range(writer.DELTAS_MAX):
+        for number in range(part_writer.DELTAS_MAX):
             run.change(f"key {number}", -1)
             run.remove(f"key {100 + number}")
             run.write()
@@ -59,9 +59,9 @@ class TestWhen:
         run.change("key 100", -2)
         snapshot = run.write()
 
-        assert kinds(snapshot) == [("keyed", 1), ("delta", writer.DELTAS_MAX + 2)]
+        assert kinds(snapshot) == [("keyed", 1), ("delta", part_writer.DELTAS_MAX + 2)]
         (delta,) = snapshot.manifest.files_of("delta")
-        assert (delta.rows, delta.folds) == (2 * writer.DELTAS_MAX, True)
+        assert (delta.rows, delta.folds) == (2 * part_writer.DELTAS_MAX, True)
 
     def test_half_of_the_rows_are_a_whole_snapshot(self) -> None:
         run = Run()

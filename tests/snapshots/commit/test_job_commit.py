@@ -17,7 +17,7 @@ from snapshots import (
     UnequalCopies,
     WriterFenced,
 )
-from snapshots.commit.writer import SubtaskHandle
+from snapshots.commit.part_writer import SubtaskHandle
 from tests.snapshot_kit import G, content_of, new_store, parts, record
 from tests.snapshots.job_kit import alone, source_parts
 

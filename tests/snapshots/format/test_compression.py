@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from snapshots import IncompleteSnapshot, SnapshotCorrupted, SnapshotStore
-from snapshots.commit import creation as commit
+from snapshots.commit import manifest_creation as commit
 from snapshots.format import compression, manifest_head
 from snapshots.format.compression import compressed, decompressed, plain_bytes
 from snapshots.format.manifest import manifest_name

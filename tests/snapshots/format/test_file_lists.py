@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from benchmarks import scale
 from keygroups import KeyGroupRange, range_of
 from snapshots import Snapshot, SnapshotCorrupted, SnapshotNotFound, SnapshotStore, SubtaskRestore, named_manifest
-from snapshots.commit import listing
-from snapshots.commit.creation import first_manifest, next_manifest, put_manifest
+from snapshots.commit import stored_lists
+from snapshots.commit.manifest_creation import first_manifest, next_manifest, put_manifest
 from snapshots.filesystem import Folder, open_folder
 from snapshots.format import file_lists
 from snapshots.format.layers import carry_over
@@ -44,8 +44,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def limits(patch: pytest.MonkeyPatch, inline: int, entries: int) -> None:
-    patch.setattr(listing, "INLINE_MAX", inline)
-    patch.setattr(listing, "LIST_ENTRIES_MAX", entries)
+    patch.setattr(stored_lists, "INLINE_MAX", inline)
+    patch.setattr(stored_lists, "LIST_ENTRIES_MAX", entries)
 
 
 @contextmanager
@@ -220,7 +220,7 @@ class TestRetention:
         pending, late = store.begin(), store.begin()
         handles = [pending.write_subtask(part) for part in parts({"count": {"a": 2}})]
         with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr("snapshots.commit.creation._create", interrupted)
+            patch.setattr("snapshots.commit.manifest_creation._create", interrupted)
             pending.commit(handles)
         left = listed(store) - before
         assert left

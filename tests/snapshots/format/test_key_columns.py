@@ -9,7 +9,7 @@ import pytest
 
 from keygroups import MapState, UnstorableValue, ValueState, key_group_of
 from keygroups.state import MemoryBackend, Transaction, identity_of
-from snapshots.commit import writer
+from snapshots.commit import part_writer
 from snapshots.format import files
 from snapshots.format.columns import is_packed
 from snapshots.format.parquet import ParquetReader
@@ -20,7 +20,7 @@ ANY_MAP = MapState("anything")
 
 @pytest.fixture(autouse=True, params=[1, files.FILE_BYTES], ids=["many files", "one file"])
 def file_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(writer, "KEYS_LOOKED_AT", 1)
+    monkeypatch.setattr(part_writer, "KEYS_LOOKED_AT", 1)
     monkeypatch.setattr(files, "FILE_BYTES", request.param)
     # In one file, all rows still wait for their row group when another type turns up.
     monkeypatch.setattr(files, "ROW_GROUP_ROWS_MIN", 1 if request.param == 1 else files.ROW_GROUP_ROWS_MIN)

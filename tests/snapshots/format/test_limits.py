@@ -15,7 +15,7 @@ import pytest
 from keygroups import KeyGroupRange
 from keygroups.errors import ConfigError
 from snapshots import IncompleteSnapshot, SnapshotCorrupted, SnapshotNotFound, SnapshotStore, named_manifest, versions
-from snapshots.commit import creation as commits
+from snapshots.commit import manifest_creation as commits
 from snapshots.filesystem import open_folder
 from snapshots.format import files
 from snapshots.format import manifest as manifests

@@ -10,7 +10,7 @@ import pytest
 
 from async_op import ElementFailed
 from async_op.job.errors import ChildFailed
-from async_op.job.processes import wire
+from async_op.job.processes import messages
 from async_op.job.processes.child_loop import Failure
 from keygroups.safe_text import TEXT_MAX
 
@@ -71,7 +71,7 @@ STUBBORN = [
 
 
 def sent(error: BaseException) -> Exception:
-    failure: Failure = wire.loaded(wire.dumped(Failure.of(error, 2)))
+    failure: Failure = messages.loaded(messages.dumped(Failure.of(error, 2)))
     return failure.raised()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from async_op.job.processes import child_handles, child_loop, inlets, spread_chain, wire
+from async_op.job.processes import child_handles, child_loop, distributed_chain, messages, remote_channels
 from tests.async_op.job.simulation.run import simulate
 from tests.quick import first_is_quick
 
@@ -27,14 +27,14 @@ def no_files_left() -> Iterator[None]:
 
 def without_channel_state(patch: Patch) -> None:
     """What was under way between two children at a cut is in no part."""
-    patch.setattr(wire, "late", lambda payload: payload)
+    patch.setattr(messages, "late", lambda payload: payload)
 
 
 def channel_state_is_not_delivered(patch: Patch) -> None:
     """What was under way between two children is in a part, and does not come in as well."""
     take = child_loop.ChildLoop._take_elements
 
-    def mutant(self: child_loop.ChildLoop, inlet: Any, place: wire.Destination, elements: Any) -> None:
+    def mutant(self: child_loop.ChildLoop, inlet: Any, place: messages.Destination, elements: Any) -> None:
         take(self, inlet, place, elements)
         if place.is_late and not self._is_over:
             for _ in elements:
@@ -45,14 +45,14 @@ def channel_state_is_not_delivered(patch: Patch) -> None:
 
 def channel_state_ends_too_late(patch: Patch) -> None:
     """What a child sends after its cut counts as channel state, too."""
-    passed = spread_chain.SpreadChain.passed
+    passed = distributed_chain.DistributedChain.passed
 
-    def mutant(self: spread_chain.SpreadChain, child: child_handles.Child, kind: int, payload: bytes) -> None:
-        if kind == wire.ELEMENTS and self._unmarked:
-            payload = wire.late(payload)
+    def mutant(self: distributed_chain.DistributedChain, child: child_handles.Child, kind: int, payload: bytes) -> None:
+        if kind == messages.ELEMENTS and self._unmarked:
+            payload = messages.late(payload)
         passed(self, child, kind, payload)
 
-    patch.setattr(spread_chain.SpreadChain, "passed", mutant)
+    patch.setattr(distributed_chain.DistributedChain, "passed", mutant)
 
 
 def the_mark_overtakes_elements(patch: Patch) -> None:
@@ -62,7 +62,7 @@ def the_mark_overtakes_elements(patch: Patch) -> None:
 
 def the_cut_overtakes_elements(patch: Patch) -> None:
     """The parent sends the cut before the elements whose positions it has cut."""
-    patch.setattr(spread_chain.SpreadChain, "cut", _without_flush(spread_chain.SpreadChain.cut))
+    patch.setattr(distributed_chain.DistributedChain, "cut", _without_flush(distributed_chain.DistributedChain.cut))
 
 
 def the_answer_overtakes_elements(patch: Patch) -> None:
@@ -77,7 +77,7 @@ def the_answer_overtakes_elements(patch: Patch) -> None:
 def a_child_opens_its_steps_alone(patch: Patch) -> None:
     """A child opens all of its steps, whatever is open in the others."""
 
-    async def mutant(self: spread_chain.SpreadChain, snapshot: Any) -> None:
+    async def mutant(self: distributed_chain.DistributedChain, snapshot: Any) -> None:
         await self._children.start()
         self._is_begun = True
         for one in self._children.all:
@@ -86,12 +86,12 @@ def a_child_opens_its_steps_alone(patch: Patch) -> None:
                 await one.ask("open_step", number)
         await self._children.ask("go")
 
-    patch.setattr(spread_chain.SpreadChain, "open", mutant)
+    patch.setattr(distributed_chain.DistributedChain, "open", mutant)
 
 
 def credits_are_not_returned(patch: Patch) -> None:
     """A receiver keeps the credits of its senders."""
-    patch.setattr(inlets.CreditedInlet, "_flush", lambda self: self._credits.clear())
+    patch.setattr(remote_channels.CreditedInlet, "_flush", lambda self: self._credits.clear())
 
 
 def ids_are_made_up_on_the_way(patch: Patch) -> None:
@@ -100,8 +100,8 @@ def ids_are_made_up_on_the_way(patch: Patch) -> None:
     def mutant(payload: bytes) -> Any:
         return [(value, at, f"made up {next(_numbers)}") for value, at, _ in made(payload)]
 
-    made = wire.elements_in
-    patch.setattr(wire, "elements_in", mutant)
+    made = messages.elements_in
+    patch.setattr(messages, "elements_in", mutant)
 
 
 def a_final_cut_is_like_others(patch: Patch) -> None:
@@ -109,7 +109,7 @@ def a_final_cut_is_like_others(patch: Patch) -> None:
     received = child_loop.ChildLoop.received
 
     def mutant(self: child_loop.ChildLoop, kind: int, payload: bytes) -> None:
-        received(self, kind, b"" if kind == wire.CUT else payload)
+        received(self, kind, b"" if kind == messages.CUT else payload)
 
     patch.setattr(child_loop.ChildLoop, "received", mutant)
 

@@ -16,7 +16,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from async_op import AdaptiveConcurrency, Budget, FixedDelayRetry, RateLimit, Resilience, RestartPolicy, Step
-from async_op.job.processes import spread_chain
+from async_op.job.processes import distributed_chain
 from async_op.resilience import SharedLimits
 from async_op.resilience.lending import Lender
 from async_op.testing import run
@@ -194,10 +194,10 @@ def test_a_child_that_is_alone_with_its_work_gets_all_of_a_budget() -> None:
 def equal_shares(patch: Patch) -> None:
     """Nothing is lent."""
 
-    async def never(self: spread_chain.SpreadChain) -> None:
+    async def never(self: distributed_chain.DistributedChain) -> None:
         await asyncio.Event().wait()
 
-    patch.setattr(spread_chain.SpreadChain, "_lend", never)
+    patch.setattr(distributed_chain.DistributedChain, "_lend", never)
 
 
 def given_before_it_is_given_up(patch: Patch) -> None:

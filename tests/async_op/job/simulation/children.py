@@ -11,10 +11,10 @@ from typing import Any
 from unittest import mock
 
 from async_op.job import job
-from async_op.job.processes import inlets
 from async_op.job.processes import launch as launching
+from async_op.job.processes import remote_channels
 from async_op.job.processes.child_loop import ChildLoop, ChildSpec
-from async_op.job.processes.wire import Receiver
+from async_op.job.processes.messages import Receiver
 
 FLUSH_SECONDS = 0.05
 """So long that cuts often find elements that have not been sent."""
@@ -113,7 +113,10 @@ def simulated(draw: random.Random, dies: Callable[[], int | None]) -> Iterator[N
     async def launch(spec: ChildSpec, receiver: Receiver) -> Any:
         return SimulatedChild(spec, receiver, draw, dies())
 
-    with mock.patch.object(launching, "launch", launch), mock.patch.object(inlets, "FLUSH_SECONDS", FLUSH_SECONDS):
+    with (
+        mock.patch.object(launching, "launch", launch),
+        mock.patch.object(remote_channels, "FLUSH_SECONDS", FLUSH_SECONDS),
+    ):
         yield
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from snapshots import SnapshotStore
-from snapshots.commit import listing
+from snapshots.commit import stored_lists
 from snapshots.format.compression import compressed, decompressed
 from snapshots.format.sealing import canonical, sealed
 from tests.snapshots.format.golden.damaged import OPERATOR_ID, written
@@ -88,7 +88,7 @@ DAMAGES = (
 def write_damaged_lists(root: Path) -> None:
     """Write a sound version, and then one for each damage, which is its parent's content again."""
     store = SnapshotStore(root, OPERATOR_ID)
-    with mock.patch.object(listing, "INLINE_MAX", 0):
+    with mock.patch.object(stored_lists, "INLINE_MAX", 0):
         snapshots = [written(store) for _ in range(len(DAMAGES) + 1)]
     folder = root / OPERATOR_ID
     for damage, snapshot in zip(DAMAGES, snapshots[1:], strict=True):

@@ -32,7 +32,7 @@ from keygroups import (
 from keygroups.state import MISSING, MemoryBackend, Transaction, identity_of
 from keygroups.state.timers import TIMER_STATES, Timer
 from snapshots import InFlightElement, OperatorStateCut, SnapshotStore, SubtaskSnapshot
-from snapshots.commit import listing
+from snapshots.commit import stored_lists
 from snapshots.format import compression
 from snapshots.format.delivered import Delivered, mark_delivered
 from snapshots.format.manifest import FORMAT_VERSION
@@ -131,7 +131,7 @@ def write_lists(root: Path) -> None:
     """Write the same content as `write`, with manifests that name lists of files, as large ones do."""
     store = SnapshotStore(root, OPERATOR_ID)
     backend = MemoryBackend(STATES, KeyGroupRange(0, G - 1))
-    with mock.patch.object(listing, "INLINE_MAX", 1), mock.patch.object(listing, "LIST_ENTRIES_MAX", 2):
+    with mock.patch.object(stored_lists, "INLINE_MAX", 1), mock.patch.object(stored_lists, "LIST_ENTRIES_MAX", 2):
         for contents in (FIRST, CHANGES):
             for state, values in contents.items():
                 for key, value in values.items():

@@ -9,7 +9,7 @@ from typing import Any
 
 from async_op.elements import Element
 from async_op.job.channels import Inlet
-from async_op.job.processes.wire import CREDIT, ELEMENTS, IDLE, WATERMARK, Destination, Link, pack
+from async_op.job.processes.messages import CREDIT, ELEMENTS, IDLE, WATERMARK, Destination, Link, pack
 
 FLUSH_SECONDS = 0.001
 """How long elements wait for others, to be sent together: a frame costs as much as twenty elements."""

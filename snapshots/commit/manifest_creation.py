@@ -11,7 +11,7 @@ from typing import Any
 from keygroups.errors import KeyGroupsError
 from keygroups.hashing import key_hasher
 from keygroups.ranges import check_parallelism, range_of
-from snapshots.commit.listing import with_stored_lists
+from snapshots.commit.stored_lists import with_stored_lists
 from snapshots.errors import (
     CommitConflict,
     CommitOutcomeUnknown,

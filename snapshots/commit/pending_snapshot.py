@@ -23,8 +23,8 @@ from snapshots.commit.completeness import (
     check_stored,
     whole_parts,
 )
-from snapshots.commit.creation import now_text, put_manifest
-from snapshots.commit.writer import SubtaskHandle, write_subtask
+from snapshots.commit.manifest_creation import now_text, put_manifest
+from snapshots.commit.part_writer import SubtaskHandle, write_subtask
 from snapshots.filesystem import Folder
 from snapshots.format.columns import KEY_ENCODING
 from snapshots.format.delivered import last_delivered, undelivered

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from async_op.connectors.files.access import FileAccess
-from async_op.connectors.files.changes import Changes
+from async_op.connectors.files.change_polling import Changes
 from async_op.connectors.files.compression import is_compressed
 from async_op.connectors.files.content_identity import FileIdentity
 from async_op.connectors.files.listing import Stamp

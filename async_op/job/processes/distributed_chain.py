@@ -14,9 +14,9 @@ from async_op.job.channels import Outlet
 from async_op.job.committing import Contribution, Part
 from async_op.job.operators import Owner
 from async_op.job.outputs import Collector, EpochOutputs
-from async_op.job.processes import wire
+from async_op.job.processes import messages
 from async_op.job.processes.child_handles import Child, Children, gathered
-from async_op.job.processes.inlets import RemoteInlet, Sender
+from async_op.job.processes.remote_channels import RemoteInlet, Sender
 from async_op.job.routing import Route
 from async_op.operator.counters import Counted
 from async_op.resilience.lending import Lender
@@ -37,7 +37,7 @@ def sections_of(parallelism: int, count: int) -> list[range]:
     return [range(begin, end) for begin, end in pairwise(bounds)]
 
 
-class SpreadChain:
+class DistributedChain:
     """Does what `Chain` does, with operators in children. Only the thread of the event loop may call it.
 
     Parameters
@@ -78,7 +78,7 @@ class SpreadChain:
         self._sent = {child: [0] * len(self._names) for child in children.all}
         self._unmarked: set[Child] = set()
         self._marks = Waiters()
-        self._sender = Sender(wire.PARENT, lambda target: self._owners[target].link)
+        self._sender = Sender(messages.PARENT, lambda target: self._owners[target].link)
         count = len(children.all)
         self._lenders = {
             name: Lender(options.resilience.lendable(count), count)
@@ -100,18 +100,18 @@ class SpreadChain:
 
     def passed(self, child: Child, kind: int, payload: bytes) -> None:
         """Pass on what one child has for a subtask of another."""
-        place = wire.destination_of(payload)
-        if kind == wire.CREDIT:
-            if place.sender == wire.PARENT:
+        place = messages.destination_of(payload)
+        if kind == messages.CREDIT:
+            if place.sender == messages.PARENT:
                 self._inlets[place.target].credited(place.number)
             else:
                 self._children.all[place.sender - 1].link.send(kind, payload)
             return
         receiver = self._owners[place.target]
-        if kind == wire.ELEMENTS:
+        if kind == messages.ELEMENTS:
             self._sent[receiver][place.step] += place.number
             if child in self._unmarked:  # sent before its cut, and comes behind the receiver's
-                payload = wire.late(payload)
+                payload = messages.late(payload)
         receiver.link.send(kind, payload)
 
     def marked(self, child: Child) -> None:
@@ -183,7 +183,7 @@ class SpreadChain:
         self._sender.flush()
         self._unmarked = set(self._children.all)
         for child in self._children.all:
-            child.link.send(wire.CUT, b"\1" if is_final else b"")
+            child.link.send(messages.CUT, b"\1" if is_final else b"")
         return [], []
 
     async def written(self, pending: PendingSnapshot, outputs: EpochOutputs) -> Sequence[Contribution]:
