@@ -41,6 +41,7 @@ def spark(java: None) -> Iterator[SparkSession]:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
+        .config("spark.python.daemon.module", "tests.spark.worker_daemon")
         .getOrCreate()
     )
     yield session
