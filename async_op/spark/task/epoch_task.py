@@ -19,12 +19,12 @@ from async_op.hosting.process.fork_server import EarlyTask
 from async_op.operator.counters import CALLS, LIMITS, milliseconds
 from async_op.spark.progress import EpochMetrics
 from async_op.spark.task.epoch_rows import EpochRows
+from async_op.spark.task.garbage import quick_collections
 from async_op.spark.task.host_access import MODULES, HostAccess, TaskWays
 from async_op.spark.task.newest_snapshot import Newest
 from async_op.spark.task.operator_factory import WrittenPart
 from async_op.spark.task.pickling import pickled
 from async_op.spark.task.report import NO_REPORT, SubtaskFailure, SubtaskReport, batch_of
-from async_op.threads.loop_thread import rare_collections
 from async_op.threads.wait_strategies import WaitSituation, WaitStrategies
 from async_op.threads.waits import Waits
 from keygroups.errors import KeyGroupsError
@@ -86,7 +86,7 @@ class EpochTask:
         flush = flusher()
         subtask_index = context.partitionId()
         waits = Waits(self.wait_strategies)
-        with rare_collections(), TaskWays(self.access, self.newest, self.parallelism, subtask_index, waits) as ways:
+        with quick_collections(), TaskWays(self.access, self.newest, self.parallelism, subtask_index, waits) as ways:
             try:
                 for report in self._run(ways, waits, subtask_index, context.taskAttemptId(), batches):
                     yield NO_REPORT if report is None else batch_of(report)
