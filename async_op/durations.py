@@ -14,7 +14,7 @@ OWN_PACKAGES = frozenset({"async_op", "keygroups", "snapshots"})
 """Packages whose frames are not the user's code."""
 
 
-def check_delay(name: str, value: Duration, *, reason: str) -> float:
+def check_delay(name: str, value: Duration, *, reason: str | None = None) -> float:
     """Return a delay in seconds, zero or more; warns if the number looks like milliseconds.
 
     Raises
@@ -27,7 +27,7 @@ def check_delay(name: str, value: Duration, *, reason: str) -> float:
     return seconds
 
 
-def check_positive_delay(name: str, value: Duration, *, reason: str) -> float:
+def check_positive_delay(name: str, value: Duration, *, reason: str | None = None) -> float:
     """Return a delay in seconds, more than zero; warns and raises as `check_delay` does."""
     seconds = check_positive_duration(name, value, reason=reason)
     _warn_of_milliseconds(name, value, seconds)

@@ -372,7 +372,7 @@ class RetryAfter(KeyGroupsError):
     """The delay in seconds."""
 
     def __init__(self, seconds: Duration) -> None:
-        self.seconds = check_duration("seconds", seconds, reason="zero or more")
+        self.seconds = check_duration("seconds", seconds)
         message = f"the service asks for a delay of {self.seconds:g} s; give the operator a retry policy to follow it"
         super().__init__(message)
 

@@ -14,7 +14,7 @@ from async_op.functions.base import Function
 from async_op.functions.plain import AnyFunction, as_function, name_of
 from async_op.resilience import Resilience
 from async_op.retry import RetryPolicy
-from keygroups.arguments import Duration, check_callable, check_choice, check_instance, check_integer
+from keygroups.arguments import Duration, check_callable, check_choice, check_count, check_instance
 from keygroups.descriptors import OperatorStateDescriptor, StateDescriptor
 from keygroups.errors import ConfigError
 from keygroups.hashing import key_hasher
@@ -157,7 +157,7 @@ class OperatorOptions(SharedOptions):
         return cls(function=as_function(function), timeout=check_timeout("timeout", timeout), **options)
 
     def _check_shared(self) -> None:
-        check_integer("capacity", self.capacity, 1, reason="at least one element must fit")
+        check_count("capacity", self.capacity, 1, reason="at least one element must fit")
         reason = "pass a policy, such as FixedDelayRetry(max_attempts=3, delay=1.0), or None"
         check_instance("retry", self.retry, (RetryPolicy, type(None)), reason=reason)
         reason = "pass its parts by name: Resilience(rate_limit=RateLimit(50))"

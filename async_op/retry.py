@@ -18,8 +18,6 @@ from keygroups.safe_text import errors_in
 RetryOn: TypeAlias = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]
 RetryIfResult: TypeAlias = Callable[[Sequence[Any]], bool]
 
-_DELAY = "seconds, zero or more"
-
 
 def is_meant(errors: RetryOn | None, error: BaseException) -> bool:
     """Return whether an error matches `errors`, a group if any error in it does; without `errors`, every error does."""
@@ -152,7 +150,7 @@ class FixedDelayRetry(RetryPolicy):
         retry_if_result: RetryIfResult | None = None,
     ) -> None:
         super().__init__(max_attempts, retry_on, retry_if_result)
-        self._delay = check_delay("delay", delay, reason=_DELAY)
+        self._delay = check_delay("delay", delay)
 
     def delay_after(self, attempt: int) -> float:
         """Return the seconds between the end of an attempt and the next one."""
@@ -201,8 +199,8 @@ class ExponentialBackoffRetry(RetryPolicy):
         retry_if_result: RetryIfResult | None = None,
     ) -> None:
         super().__init__(max_attempts, retry_on, retry_if_result)
-        self._initial_delay = check_delay("initial_delay", initial_delay, reason=_DELAY)
-        self._max_delay = check_delay("max_delay", max_delay, reason=_DELAY)
+        self._initial_delay = check_delay("initial_delay", initial_delay)
+        self._max_delay = check_delay("max_delay", max_delay)
         self._multiplier = check_number("multiplier", multiplier, reason="delays may not shrink")
         if multiplier < 1:
             raise ConfigError("multiplier", multiplier, "delays may not shrink")

@@ -17,8 +17,10 @@ Duration: TypeAlias = float | timedelta
 """A length of time: seconds as a number, or a `datetime.timedelta`."""
 
 
-def check_integer(name: str, value: object, minimum: int, maximum: int | None = None, *, reason: str) -> int:
-    """Return the value as an integer within its bounds.
+def check_integer(
+    name: str, value: object, minimum: int, maximum: int | None = None, *, reason: str | None = None
+) -> int:
+    """Return the value as an integer within its bounds; the message has the bounds, and the reason for them if any.
 
     Raises
     ------
@@ -28,12 +30,25 @@ def check_integer(name: str, value: object, minimum: int, maximum: int | None = 
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise ConfigError(name, value, f"must be an integer, not {_kind(value)}; {reason}") from None
+        raise ConfigError(name, value, _told(f"must be an integer, not {_kind(value)}", reason)) from None
     if isinstance(value, bool):
-        raise ConfigError(name, value, f"must be an integer, not a bool; {reason}")
+        raise ConfigError(name, value, _told("must be an integer, not a bool", reason))
     if number < minimum or (maximum is not None and number > maximum):
-        raise ConfigError(name, value, reason)
+        bounds = f"at least {minimum}" if maximum is None else f"between {minimum} and {maximum}"
+        raise ConfigError(name, value, _told(f"must be {bounds}", reason))
     return number
+
+
+def check_count(
+    name: str, value: object, minimum: int, maximum: int | None = None, *, reason: str | None = None
+) -> None:
+    """Check an integer that is kept as it was passed: raise `ConfigError` as `check_integer` does.
+
+    It must be an `int`, because an integer of NumPy is no length, and cannot be written to a manifest.
+    """
+    number = check_integer(name, value, minimum, maximum, reason=reason)
+    if not isinstance(value, int):
+        raise ConfigError(name, value, f"pass an int, {number}, not {_kind(value)}")
 
 
 def check_number(name: str, value: object, *, reason: str) -> float:
@@ -51,7 +66,7 @@ def check_number(name: str, value: object, *, reason: str) -> float:
     return float(value)
 
 
-def check_duration(name: str, value: object, *, reason: str) -> float:
+def check_duration(name: str, value: object, *, reason: str | None = None) -> float:
     """Return a duration, zero or more, in seconds.
 
     Raises
@@ -59,20 +74,27 @@ def check_duration(name: str, value: object, *, reason: str) -> float:
     ConfigError
         The value is neither a number of seconds nor a timedelta, or it is negative or infinite.
     """
-    if not isinstance(value, timedelta) and (isinstance(value, bool) or not isinstance(value, numbers.Real)):
-        raise ConfigError(name, value, f"pass seconds as a number, or a timedelta, not {_kind(value)}; {reason}")
-    seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    seconds = _seconds(name, value, reason)
     if not 0 <= seconds < math.inf:
-        raise ConfigError(name, value, reason)
+        raise ConfigError(name, value, _told("must be a finite number of seconds, zero or more", reason))
     return seconds
 
 
-def check_positive_duration(name: str, value: object, *, reason: str) -> float:
+def check_positive_duration(name: str, value: object, *, reason: str | None = None) -> float:
     """Return a duration, more than zero, in seconds; raises `ConfigError` as `check_duration` does."""
-    seconds = check_duration(name, value, reason=reason)
-    if not seconds:
-        raise ConfigError(name, value, reason)
+    seconds = _seconds(name, value, reason)
+    if not 0 < seconds < math.inf:
+        raise ConfigError(name, value, _told("must be a finite number of seconds, more than zero", reason))
     return seconds
+
+
+def _seconds(name: str, value: object, reason: str | None) -> float:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        told = _told(f"pass seconds as a number, or a timedelta, not {_kind(value)}", reason)
+        raise ConfigError(name, value, told)
+    return float(value)
 
 
 def seconds_of(duration: Duration) -> float:
@@ -141,6 +163,10 @@ def run_by(call: Any) -> Any:
     while isinstance(call, functools.partial):
         call = call.func
     return call if inspect.isroutine(call) else getattr(call, "__call__", call)  # noqa: B004 - the method is inspected
+
+
+def _told(what: str, reason: str | None) -> str:
+    return what if reason is None else f"{what}; {reason}"
 
 
 def _kind(value: object) -> str:

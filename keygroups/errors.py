@@ -183,11 +183,11 @@ class UnstorableValue(KeyGroupsError, TypeError):
 
     def _message(self) -> str:
         if self.reason:
-            return f"{self.where} holds a {self.type_name}: {self.reason}"
+            return f"{self.where} holds a value of type {self.type_name}: {self.reason}"
         return (
-            f"{self.where} holds a {self.type_name}, which cannot be stored; use None, bool, int, float, str, bytes, "
-            "list, tuple, dict, set, datetime, date, time, timedelta, Decimal or UUID, or register_codec for a type of "
-            "your own"
+            f"{self.where} holds a value of type {self.type_name}, which cannot be stored; use None, bool, int, float, "
+            "str, bytes, list, tuple, dict, set, datetime, date, time, timedelta, Decimal or UUID, or register_codec "
+            "for a type of your own"
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NewType, cast
 
-from keygroups.arguments import check_integer
+from keygroups.arguments import check_count, check_integer
 
 KeyGroup = NewType("KeyGroup", int)
 """The atomic unit of state assignment: ``hash(key) mod max_parallelism``."""
@@ -15,8 +15,6 @@ MAX_KEY_GROUPS = 32768
 """The largest max parallelism: key groups fit into a 16-bit integer and range arithmetic into 32 bits."""
 
 _MIN_DEFAULT_KEY_GROUPS = 128
-
-_MAX_PARALLELISM_BOUNDS = f"must be between 1 and {MAX_KEY_GROUPS}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +47,8 @@ class KeyGroupRange:
 
     def __post_init__(self) -> None:
         last = MAX_KEY_GROUPS - 1
-        start = check_integer("start", self.start, 0, last, reason=f"must be between 0 and {last}")
-        check_integer("end", self.end, start, last, reason=f"must be between start={start} and {last}")
+        check_count("start", self.start, 0, last)
+        check_count("end", self.end, self.start, last, reason=f"start={self.start}")
 
     def __len__(self) -> int:
         return self.end - self.start + 1
@@ -87,7 +85,7 @@ def check_max_parallelism(max_parallelism: int) -> None:
     ConfigError
         ``0 < max_parallelism <= 32768`` does not hold.
     """
-    check_integer("max_parallelism", max_parallelism, 1, MAX_KEY_GROUPS, reason=_MAX_PARALLELISM_BOUNDS)
+    check_count("max_parallelism", max_parallelism, 1, MAX_KEY_GROUPS)
 
 
 def check_parallelism(parallelism: int, max_parallelism: int) -> None:
@@ -110,8 +108,8 @@ def check_parallelism(parallelism: int, max_parallelism: int) -> None:
     >>> check_parallelism(4, 128)
     """
     check_max_parallelism(max_parallelism)
-    reason = f"must be between 1 and max_parallelism={max_parallelism}, because each subtask owns a key group"
-    check_integer("parallelism", parallelism, 1, max_parallelism, reason=reason)
+    reason = f"{max_parallelism=}, and each subtask owns a key group"
+    check_count("parallelism", parallelism, 1, max_parallelism, reason=reason)
 
 
 def range_of(subtask_index: int, parallelism: int, max_parallelism: int) -> KeyGroupRange:
@@ -138,7 +136,7 @@ def range_of(subtask_index: int, parallelism: int, max_parallelism: int) -> KeyG
     """
     check_parallelism(parallelism, max_parallelism)
     last = parallelism - 1
-    check_integer("subtask_index", subtask_index, 0, last, reason=f"must be between 0 and {last}")
+    subtask_index = check_integer("subtask_index", subtask_index, 0, last)
     start = -(-subtask_index * max_parallelism // parallelism)
     end = ((subtask_index + 1) * max_parallelism - 1) // parallelism
     return KeyGroupRange(start, end)
@@ -168,7 +166,7 @@ def subtask_of(key_group: int, parallelism: int, max_parallelism: int) -> int:
     """
     check_parallelism(parallelism, max_parallelism)
     last = max_parallelism - 1
-    group = check_integer("key_group", key_group, 0, last, reason=f"must be between 0 and {last}")
+    group = check_integer("key_group", key_group, 0, last)
     return group * parallelism // max_parallelism
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from async_op.durations import check_delay
 from async_op.retry import growing_delay
-from keygroups.arguments import Duration, check_integer, check_positive_duration
+from keygroups.arguments import Duration, check_count, check_positive_duration
 from keygroups.safe_text import add_note, described, errors_in
 
 _log = logging.getLogger(__name__)
@@ -48,9 +48,9 @@ class RestartPolicy:
     reset_after: Duration = 600.0
 
     def __post_init__(self) -> None:
-        check_integer("max_restarts", self.max_restarts, 1, reason="without restarts, pass no policy")
+        check_count("max_restarts", self.max_restarts, 1, reason="without restarts, pass no policy")
         for name in ("initial_delay", "max_delay"):
-            seconds = check_delay(name, getattr(self, name), reason="seconds, zero or more")
+            seconds = check_delay(name, getattr(self, name))
             object.__setattr__(self, name, seconds)
         seconds = check_positive_duration("reset_after", self.reset_after, reason="a run without failure lasts so long")
         object.__setattr__(self, "reset_after", seconds)

@@ -11,7 +11,7 @@ from typing import Any, Concatenate, Generic, Literal, TypeAlias, TypeVar, get_a
 from async_op.durations import check_delay
 from async_op.functions.base import AsyncBatchFunction, AsyncFunction, BlockingFunction, CallbackFunction, Function
 from async_op.functions.context import InvocationContext
-from keygroups.arguments import check_choice, check_integer, is_asynchronous, run_by
+from keygroups.arguments import check_choice, check_count, is_asynchronous, run_by
 from keygroups.descriptors import OperatorStateDescriptor, StateDescriptor
 from keygroups.errors import ConfigError
 from keygroups.state.timers import TIMER_STATES
@@ -272,13 +272,12 @@ def check_function(function: Function) -> None:
     check_states(function.states, TIMER_STATES if function.has_timers else ())
     check_operator_states(function.operator_states, function.states, TIMER_STATES if function.has_timers else ())
     if isinstance(function, AsyncBatchFunction):
-        reason = "max_batch_size is at least 1, max_batch_delay at least 0"
-        check_integer("max_batch_size", function.max_batch_size, 1, reason=reason)
-        check_delay("max_batch_delay", function.max_batch_delay, reason=reason)
+        check_count("max_batch_size", function.max_batch_size, 1)
+        check_delay("max_batch_delay", function.max_batch_delay)
         if function.arrow and function.knows_outputs:
             raise ConfigError("function", function, "each record batch needs its call: it cannot define known_outputs")
     if isinstance(function, BlockingFunction):
-        check_integer("max_threads", function.max_threads, 1, reason="at least one thread must do the work")
+        check_count("max_threads", function.max_threads, 1, reason="at least one thread must do the work")
 
 
 def check_states(states: object, taken: object = ()) -> None:

@@ -63,8 +63,8 @@ def seconds_to_wait(headers: Mapping[str, str], *, default: Duration = 1.0, maxi
     >>> seconds_to_wait({"retry-after": "Wed, 21 Oct 2015 07:28:10 GMT", "date": "Wed, 21 Oct 2015 07:28:00 GMT"})
     10.0
     """
-    longest = check_positive_duration("maximum", maximum, reason="seconds, more than zero")
-    seconds = check_duration("default", default, reason="seconds, zero or more")
+    longest = check_positive_duration("maximum", maximum)
+    seconds = check_duration("default", default)
     for found in _asked(_lower(headers)):
         if found is not None:
             seconds = found
@@ -77,7 +77,7 @@ def seconds_until_reset(headers: Mapping[str, str], maximum: Duration) -> float:
 
     Of several limits the longest wait counts, but never more than `maximum`.
     """
-    longest = check_positive_duration("maximum", maximum, reason="seconds, more than zero")
+    longest = check_positive_duration("maximum", maximum)
     lower = _lower(headers)
     resets, used_up = _resets(lower, _now(lower))
     return min(max([0.0, *(resets.get(limit, 0.0) for limit in used_up)]), longest)

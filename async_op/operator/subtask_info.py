@@ -9,7 +9,7 @@ from async_op.functions.runtime import Runtime
 from async_op.in_flight.idempotency_keys import Identity
 from async_op.resilience import SharedLimits
 from async_op.resilience.lending import Allowance
-from keygroups.arguments import check_integer
+from keygroups.arguments import check_count
 from keygroups.errors import ConfigError
 from keygroups.ranges import check_parallelism, default_max_parallelism, range_of
 from keygroups.state import OperatorStates
@@ -61,7 +61,7 @@ class SubtaskInfo:
         groups = default_max_parallelism(self.parallelism) if self.max_parallelism is None else self.max_parallelism
         check_parallelism(self.parallelism, groups)
         last = self.parallelism - 1
-        check_integer("subtask_index", self.subtask_index, 0, last, reason=f"there are subtasks 0 to {last}")
+        check_count("subtask_index", self.subtask_index, 0, last)
 
     def __str__(self) -> str:
         return f"{self.subtask_index} of {self.parallelism}"

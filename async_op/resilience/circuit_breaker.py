@@ -12,7 +12,7 @@ from async_op.resilience.waiting_line import Alarm, Guest, Line
 from keygroups.arguments import (
     Duration,
     check_choice,
-    check_integer,
+    check_count,
     check_number,
     check_positive_duration,
     seconds_of,
@@ -61,9 +61,9 @@ class CircuitBreaker:
         fraction = "a fraction above 0, at most 1"
         if not 0 < check_number("failure_rate", self.failure_rate, reason=fraction) <= 1:
             raise ConfigError("failure_rate", self.failure_rate, fraction)
-        check_integer("window", self.window, 1, _WINDOW_MAX, reason=f"between 1 and {_WINDOW_MAX} calls")
-        check_positive_duration("open_seconds", self.open_seconds, reason="seconds, more than zero")
-        check_integer("probes", self.probes, 1, reason="without a probe it would stay open for ever")
+        check_count("window", self.window, 1, _WINDOW_MAX)
+        check_positive_duration("open_seconds", self.open_seconds)
+        check_count("probes", self.probes, 1, reason="without a probe it would stay open for ever")
         check_choice("when_open", self.when_open, get_args(WhenOpen))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from async_op.clock import Clock
 from async_op.resilience.lending import Holding
 from async_op.resilience.waiting_line import Guest, Line, Share, share_of
-from keygroups.arguments import Duration, check_integer, check_number, check_positive_duration, seconds_of
+from keygroups.arguments import Duration, check_count, check_number, check_positive_duration, seconds_of
 from keygroups.errors import ConfigError
 
 
@@ -46,9 +46,9 @@ class AdaptiveConcurrency:
     decrease: float = 0.75
 
     def __post_init__(self) -> None:
-        check_integer("minimum", self.minimum, 1, reason="at least one call must be possible")
+        check_count("minimum", self.minimum, 1, reason="at least one call must be possible")
         if self.maximum is not None:
-            check_integer("maximum", self.maximum, self.minimum, reason=f"at least the minimum, {self.minimum}")
+            check_count("maximum", self.maximum, self.minimum, reason="so many are the minimum")
         if self.slow_seconds is not None:
             check_positive_duration("slow_seconds", self.slow_seconds, reason="use None if no call is too slow")
         fraction = "a fraction between 0 and 1"

@@ -9,7 +9,7 @@ from typing import Any
 
 from async_op.clock import Clock
 from async_op.resilience.waiting_line import Alarm, Guest, Line
-from keygroups.arguments import check_callable, check_integer, check_number
+from keygroups.arguments import check_callable, check_count, check_number
 from keygroups.errors import ConfigError
 from keygroups.names import STATE_NAME
 from keygroups.representation import counts_repr
@@ -79,7 +79,7 @@ class RateLimit:
         if check_number("per_second", self.per_second, reason=reason) <= 0:
             raise ConfigError("per_second", self.per_second, reason)
         if self.burst is not None:
-            check_integer("burst", self.burst, 1, reason="at least one call must be possible")
+            check_count("burst", self.burst, 1, reason="at least one call must be possible")
         if (self.cost is None) != (self.unit is None):
             raise ConfigError("unit", self.unit, "name what `cost` counts, such as 'tokens'; calls need neither")
         if self.cost is not None:

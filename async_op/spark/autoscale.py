@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from keygroups.arguments import Duration, check_integer, check_positive_duration, seconds_of
+from keygroups.arguments import Duration, check_count, check_positive_duration, seconds_of
 from keygroups.ranges import MAX_KEY_GROUPS
 
 UTILISATION = 0.8
@@ -120,10 +120,9 @@ class AutoscalePolicy:
     dry_run: bool = False
 
     def __post_init__(self) -> None:
-        check_integer("max", self.max, 1, MAX_KEY_GROUPS, reason=f"it must be between 1 and {MAX_KEY_GROUPS}")
-        check_integer("min", self.min, 1, self.max, reason=f"it must be between 1 and max={self.max}")
-        reason = "it must be more than 0 seconds"
-        check_positive_duration("target_batch_duration", self.target_batch_duration, reason=reason)
+        check_count("max", self.max, 1, MAX_KEY_GROUPS)
+        check_count("min", self.min, 1, self.max, reason=f"max={self.max}")
+        check_positive_duration("target_batch_duration", self.target_batch_duration)
 
     def decide(self, history: Sequence[EpochMeasurement], parallelism: int) -> ScalingDecision:
         """Return the parallelism for the next epoch; depends on the arguments alone.

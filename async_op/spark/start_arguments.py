@@ -14,7 +14,7 @@ from async_op.connectors.sink import ShippedSink
 from async_op.connectors.tables.table_sink import TableSink
 from async_op.spark.rows.schemas import arrow_schema
 from async_op.spark.stage import Stage
-from keygroups.arguments import check_callable, check_choice, check_integer, check_location
+from keygroups.arguments import check_callable, check_choice, check_count, check_location
 from keygroups.errors import ConfigError
 from keygroups.representation import representation
 from keygroups.spark.session import is_connect
@@ -78,7 +78,7 @@ def check_run(df: object, sink: object, output_schema: StructType, run_id: objec
     check_sink(sink, output_schema)
     RUN_ID.check("run_id", run_id)
     if chunk_rows is not None:
-        check_integer("chunk_rows", chunk_rows, 1, reason="a chunk has at least one row")
+        check_count("chunk_rows", chunk_rows, 1, reason="a chunk has at least one row")
 
 
 def check_start(

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeAlias
 
-from keygroups.arguments import Duration, check_duration, check_integer, seconds_of
+from keygroups.arguments import Duration, check_count, check_duration, seconds_of
 from keygroups.errors import ConfigError
 
 
@@ -82,7 +82,7 @@ class ParkWait:
     park_seconds: Duration = 100e-6
 
     def __post_init__(self) -> None:
-        check_duration("park_seconds", self.park_seconds, reason="zero or more")
+        check_duration("park_seconds", self.park_seconds)
 
     def idle(self, idle_count: int, arrival: Arrival) -> int:
         """Wait once, as `WaitStrategy.idle` says."""
@@ -113,8 +113,8 @@ class ProgressiveWait:
 
     def __post_init__(self) -> None:
         for name in ("level1_count", "level2_count"):
-            check_integer(name, getattr(self, name), 0, reason="zero or more")
-        check_duration("level3_sleep_seconds", self.level3_sleep_seconds, reason="zero or more")
+            check_count(name, getattr(self, name), 0)
+        check_duration("level3_sleep_seconds", self.level3_sleep_seconds)
 
     def idle(self, idle_count: int, arrival: Arrival) -> int:
         """Wait once, as `WaitStrategy.idle` says."""
@@ -251,5 +251,5 @@ def _strategy(prefix: str, own: dict[str, Any], defaults: tuple[int, int, int]) 
 
 def _whole(own: dict[str, Any], name: str, default: int) -> int:
     value: int = own.pop(name, default)
-    check_integer(name, value, 0, reason="zero or more")
+    check_count(name, value, 0)
     return value

@@ -6,7 +6,7 @@ from snapshots.filesystem.folder import FileInfo, Folder, check_uri, redacted
 from snapshots.filesystem.local import LocalFolder
 from snapshots.filesystem.memory import MemoryFolder
 from snapshots.filesystem.objects import AzureFolder, GcsFolder, ObjectFolder
-from snapshots.filesystem.opening import divided, filesystem_of, open_folder, uri_text
+from snapshots.filesystem.opening import divided, filesystem_of, open_folder, options_of, uri_text
 from snapshots.filesystem.retry import attempts, is_transient
 from snapshots.filesystem.s3 import S3Folder
 
@@ -25,6 +25,7 @@ __all__ = [
     "filesystem_of",
     "is_transient",
     "open_folder",
+    "options_of",
     "redacted",
     "uri_text",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from keygroups.arguments import check_location
@@ -71,11 +72,27 @@ def open_folder(uri: str | os.PathLike[str], storage_options: dict[str, Any] | N
     if kind is None:
         raise UnsupportedFilesystem(protocol)
     check_uri(uri)
-    options = dict(storage_options or {})
+    options = options_of(storage_options)
     if issubclass(kind.folder, ObjectFolder):
         # A cached listing would miss versions that others have committed.
         options["use_listings_cache"] = False
     return kind.folder(*filesystem_of(uri, options))
+
+
+def options_of(storage_options: object) -> dict[str, Any]:
+    """Return a copy of what a user has passed as the options of a storage, {} for None.
+
+    Raises
+    ------
+    ConfigError
+        It is not a dict whose keys are text. The message has no values, which may be secrets.
+    """
+    if storage_options is None:
+        return {}
+    if not isinstance(storage_options, Mapping) or not all(isinstance(name, str) for name in storage_options):
+        given = f"<{type(storage_options).__name__}>"
+        raise ConfigError("storage_options", given, "pass a dict with the names of options as keys, or None")
+    return dict(storage_options)
 
 
 def filesystem_of(uri: str, options: dict[str, Any]) -> tuple[Any, str]:

@@ -142,8 +142,7 @@ class Snapshot:
         check_step(head_of(self._manifest), step)
         parallelism = self.parallelism if parallelism is None else parallelism
         check_parallelism(parallelism, self.max_parallelism)
-        reason = f"there are subtasks 0 to {parallelism - 1}"
-        subtask_index = check_integer("subtask_index", subtask_index, 0, parallelism - 1, reason=reason)
+        subtask_index = check_integer("subtask_index", subtask_index, 0, parallelism - 1)
         owned = range_of(subtask_index, parallelism, self.max_parallelism)
         manifest = within(self._manifest, owned) if step is None else self._of_step(step)
         return SubtaskRestore.of(self.folder, manifest, subtask_index, parallelism)

@@ -229,8 +229,8 @@ ERRORS = "use an exception type, a tuple of them, or a predicate"
 @pytest.mark.parametrize(
     ("option", "value", "instead"),
     [
-        ("max_attempts", 0, "the first call is an attempt, too"),
-        ("delay", -1, "seconds, zero or more"),
+        ("max_attempts", 0, "must be at least 1; the first call is an attempt, too"),
+        ("delay", -1, "must be a finite number of seconds, zero or more"),
         ("retry_on", (OSError, "x"), "every item of the tuple must be an exception type"),
         ("retry_on", (OSError, int), "every item of the tuple must be an exception type"),
         ("retry_on", int, f"int is not an exception type; {ERRORS}"),

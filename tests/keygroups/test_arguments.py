@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from async_op import CircuitBreaker, Job, RateLimit, Step
 from keygroups import (
     AggregatingState,
     ConfigError,
@@ -39,6 +40,7 @@ from keygroups.arguments import (
     check_positive_duration,
     seconds_of,
 )
+from snapshots import SnapshotStore
 
 
 async def asynchronous(*_: Any) -> Any:
@@ -111,6 +113,55 @@ def test_an_integer_is_one_within_its_bounds(value: int, minimum: int, maximum: 
         else:
             with pytest.raises(ConfigError):
                 check_integer("n", given_value, minimum, maximum, reason="")
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda value: KeyGroupRange(value, 5),
+        lambda value: KeyGroupRange(0, value),
+        lambda value: range_of(0, value, 8),
+        lambda value: range_of(0, 1, value),
+        lambda value: default_max_parallelism(value),
+        lambda value: CircuitBreaker(window=value),
+        lambda value: RateLimit(5, burst=value),
+        lambda value: Step(lambda element: element, capacity=value),
+        lambda value: Job([1], lambda element: element, print, snapshots="memory://n", job_id="n", parallelism=value),
+        lambda value: SnapshotStore("memory://n", "n").claim(parallelism=value),
+    ],
+    ids=range(10),
+)
+def test_a_number_that_is_kept_is_no_integer_of_numpy(use: Callable[[Any], Any]) -> None:
+    with pytest.raises(ConfigError, match="pass an int, 2, not a value of type int64"):
+        use(np.int64(2))
+
+
+FINITE = "must be a finite number of seconds"
+
+
+@pytest.mark.parametrize(
+    ("check", "value", "told"),
+    [
+        (partial(check_integer, minimum=1), 0, "n=0: must be at least 1"),
+        (partial(check_integer, minimum=1, maximum=5, reason="why"), 6, "n=6: must be between 1 and 5; why"),
+        (check_duration, -1, "n=-1: must be a finite number of seconds, zero or more"),
+        (
+            partial(check_duration, reason="why"),
+            math.inf,
+            "n=inf: must be a finite number of seconds, zero or more; why",
+        ),
+        (
+            partial(check_positive_duration, reason="why"),
+            0,
+            "n=0: must be a finite number of seconds, more than zero; why",
+        ),
+        (check_positive_duration, -1, "n=-1: must be a finite number of seconds, more than zero"),
+    ],
+)
+def test_a_number_out_of_bounds_is_told_its_bounds(check: Callable[..., Any], value: float, told: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        check("n", value)
+    assert str(refused.value) == told
 
 
 @given(st.one_of(st.floats(), st.integers(-10, 10), st.timedeltas(), st.fractions(-9, 9)))

@@ -233,12 +233,12 @@ def test_an_unstorable_value_names_its_place_however_deep_it_is(value: object, n
         with pytest.raises(UnstorableValue) as refused:
             pack(holder, "state 'profile' of key 7")
         assert refused.value.where == "state 'profile' of key 7"
-        assert "state 'profile' of key 7 holds a " in str(refused.value)
+        assert "state 'profile' of key 7 holds a value of type " in str(refused.value)
         assert named in refused.value.type_name
 
 
 def test_an_unstorable_key_of_a_dict_is_found_too() -> None:
-    with pytest.raises(UnstorableValue, match="place holds a complex"):
+    with pytest.raises(UnstorableValue, match="place holds a value of type complex"):
         pack({1j: 1}, "place")
 
 

@@ -113,7 +113,7 @@ def test_an_encoder_that_fails_names_what_holds_the_value() -> None:
 
     register_codec("money", Money, fail, fail)
 
-    with pytest.raises(UnstorableValue, match="state 'a' holds a Money .no such currency"):
+    with pytest.raises(UnstorableValue, match="state 'a' holds a value of type Money .no such currency"):
         pack(Money(1), "state 'a'")
 
 

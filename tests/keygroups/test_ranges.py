@@ -83,7 +83,7 @@ def test_the_default_max_parallelism_leaves_room_to_grow(parallelism: int, expec
 
 @pytest.mark.parametrize("parallelism", [0, -1, 129])
 def test_an_impossible_parallelism_is_refused(parallelism: int) -> None:
-    with pytest.raises(ConfigError, match=f"parallelism={parallelism}: must be between 1 and max_parallelism=128"):
+    with pytest.raises(ConfigError, match=f"parallelism={parallelism}: must be between 1 and 128; max_parallelism=128"):
         range_of(0, parallelism, 128)
     with pytest.raises(ConfigError, match=f"parallelism={parallelism}"):
         subtask_of(0, parallelism, 128)

@@ -254,7 +254,7 @@ class TestToArrow:
         backend = MemoryBackend([COUNT], KeyGroupRange(0, G - 1))
         backend.tables["count"].put(3, frozenset({1j}), 1)
 
-        with pytest.raises(UnstorableValue, match="a key of state 'count' holds a complex"):
+        with pytest.raises(UnstorableValue, match="a key of state 'count' holds a value of type complex"):
             new_store().write([part(backend, 0, 1)])
 
 

@@ -26,7 +26,7 @@ from keygroups.errors import ConfigError
 from keygroups.representation import representation
 from keygroups.values.scalars import Refusal
 from keygroups.values.texts import cell_of, csv_line, json_of
-from snapshots.filesystem import Folder, LocalFolder, open_folder, redacted
+from snapshots.filesystem import Folder, LocalFolder, open_folder, options_of, redacted
 from snapshots.filesystem.errors import StorageRefused
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class FileSink(ShippedSink):
         self._format = format
         self._schema = schema
         location = check_location("folder", folder, reason="name a folder of the job")
-        self._files = FileFolder(location, dict(storage_options or {}))
+        self._files = FileFolder(location, options_of(storage_options))
         self._threads: OwnThreads | None = None
         self._newest: int | None = None
 

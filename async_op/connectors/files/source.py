@@ -44,7 +44,7 @@ from keygroups.arguments import (
 )
 from keygroups.errors import ConfigError, KeyGroupsError, in_message
 from keygroups.representation import representation
-from snapshots.filesystem import redacted
+from snapshots.filesystem import options_of, redacted
 
 _log = logging.getLogger(__name__)
 
@@ -143,7 +143,7 @@ class FileSource(Source[Any]):
         self._pattern = check_location("glob", glob, reason="name files by one pattern, as in '/data/*.csv'")
         self._format = format
         self._timestamp = timestamp
-        self._interval = check_positive_duration("poll_interval", poll_interval, reason="more than zero")
+        self._interval = check_positive_duration("poll_interval", poll_interval)
         self._limit = check_integer("max_record_bytes", max_record_bytes, 1, reason="a record has at least one byte")
         check_choice("on_error", on_error, ("fail", "skip", "dead_letter"))
         check_choice("on_replaced", on_replaced, ("fail", "read"))
@@ -151,7 +151,7 @@ class FileSource(Source[Any]):
         self.on_error: OnError = on_error
         self.retry = retry
         self._reads_replaced = on_replaced == "read"
-        self._storage_options = dict(storage_options or {})
+        self._storage_options = options_of(storage_options)
         self._known: dict[str, FilePartition] = {}
         self._gone: set[str] = set()
         self._files: FileAccess | None = None
@@ -187,7 +187,7 @@ class FileSource(Source[Any]):
 
     def read(self, partition: PartitionId, position: Any) -> AsyncIterator[list[Read[Any]] | Reached]:
         """Return an iterator of lists of records, from a byte (or a row of Parquet) on."""
-        begin = 0 if position is None else check_integer("position", position, 0, reason="bytes or rows")
+        begin = 0 if position is None else check_integer("position", position, 0, reason="it counts bytes or rows")
         return self._read(str(partition), begin)
 
     def full_name(self, partition: PartitionId) -> str:

@@ -135,7 +135,7 @@ class KafkaSource(Source[dict[str, Any]]):
         """Return an iterator of lists of records, from an offset on."""
         if position is not None:
             self._goes_on = True
-            return self._read(int(partition), check_integer("position", position, 0, reason="an offset"))
+            return self._read(int(partition), check_integer("position", position, 0, reason="it is an offset"))
         # A partition gets a higher number than those before it, so it is read after them: if they have positions and
         # it has none, it was made between reads.
         start = None if self._goes_on else (self._ends or {}).get(partition)

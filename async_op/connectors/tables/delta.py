@@ -28,7 +28,7 @@ from async_op.dead_letters import OnError
 from async_op.retry import RetryPolicy
 from keygroups.context_managers import contextmanager
 from keygroups.values import Misfit
-from snapshots.filesystem import redacted
+from snapshots.filesystem import options_of, redacted
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
@@ -89,7 +89,7 @@ class DeltaSink(TableSink):
     ) -> None:
         super().__init__(table, name, on_error=on_error, retry=retry, dead_letters=dead_letters)
         self._schema = schema
-        self._storage_options = storage_options
+        self._storage_options = options_of(storage_options)
 
     _libraries = ("deltalake", "_internal")  # the second is the module of its errors
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from keygroups.arguments import check_integer, check_location
+from keygroups.arguments import check_count, check_location
 from keygroups.descriptors import StateDescriptor
 from keygroups.errors import ConfigError
 from keygroups.ranges import KeyGroupRange
@@ -68,7 +68,7 @@ class DiskStateBackend:
     cache_bytes: int = CACHE_BYTES
 
     def __post_init__(self) -> None:
-        check_integer("cache_bytes", self.cache_bytes, _CACHE_BYTES_MIN, reason=f"use at least {_CACHE_BYTES_MIN}")
+        check_count("cache_bytes", self.cache_bytes, _CACHE_BYTES_MIN)
         if self.directory is not None:
             check_location("directory", self.directory, reason="name a local directory, or leave it out")
 

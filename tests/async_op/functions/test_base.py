@@ -140,11 +140,11 @@ FUNCTIONS: list[tuple[Any, str, str]] = [
     (having(Instant, states=(ValueState,)), "states", "pass descriptors"),
     (having(Instant, states=(COUNT, ValueState("count", pa.int64()))), "states", "two states have this name"),
     *(
-        (having(Batch, max_batch_size=n), "max_batch_size", "max_batch_size is at least 1")
+        (having(Batch, max_batch_size=n), "max_batch_size", "=.*: must be (an integer|at least 1)")
         for n in ("10", 10.0, True, 0, None)
     ),
     *(
-        (having(Batch, max_batch_delay=n), "max_batch_delay", "max_batch_delay at least 0")
+        (having(Batch, max_batch_delay=n), "max_batch_delay", "=.*: (pass seconds|must be a finite number of seconds)")
         for n in ("10ms", True, -1, None, math.nan)
     ),
     *((having(Threads, max_threads=n), "max_threads", "at least one thread") for n in ("10", 10.0, True, 0, None)),

@@ -409,7 +409,7 @@ async def test_a_function_of_threads_gives_items_too() -> None:
     [
         ("text", "it returned a str"),
         ({"a": 1}, "it returned a dict"),
-        ([object()], "holds a object"),
+        ([object()], "holds a value of type object"),
         (ValueError("no connection"), "no connection"),
     ],
     ids=["text", "a dict", "unstorable", "failing"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import string
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from async_op.connectors import DeltaSink, FileSink, FileSource
 from keygroups import ConfigError
 from snapshots import FilesystemNotInstalled, SnapshotStore, StorageUnavailable, UnsupportedFilesystem
 from snapshots.filesystem import open_folder, redacted
@@ -42,6 +44,22 @@ def opened(uri: str, options: dict[str, Any] | None = None) -> list[Callable[[],
         lambda: SnapshotStore(uri, "enrich", storage_options=options),
         lambda: SnapshotStore.at(uri, storage_options=options),
     ]
+
+
+@pytest.mark.parametrize(
+    "options", ["key=s3cret", 3, ["s3cret"], {1: "s3cret"}], ids=["text", "number", "list", "keys"]
+)
+def test_options_that_are_no_dict_with_names_are_refused_and_not_shown(options: Any, tmp_path: Path) -> None:
+    doors = [
+        *opened(f"memory://{tmp_path}", options),
+        lambda: FileSource(str(tmp_path / "*"), "json", storage_options=options),
+        lambda: FileSink(str(tmp_path), "json", storage_options=options),
+        lambda: DeltaSink(str(tmp_path), "a", storage_options=options),
+    ]
+    for use in doors:
+        with pytest.raises(ConfigError, match="^storage_options=.*: pass a dict") as refused:
+            use()
+        assert "s3cret" not in shown(refused.value)
 
 
 @given(PROTOCOLS, NAMES, SECRETS, NAMES)

@@ -92,7 +92,7 @@ def test_a_key_that_cannot_be_stored_is_refused() -> None:
     backend.tables["count"].put(0, "fits", 1)
     backend.tables["count"].put(1, "\ud800", 1)
     store = new_store()
-    with pytest.raises(UnstorableValue, match="a key of state .count. holds a str"):
+    with pytest.raises(UnstorableValue, match="a key of state .count. holds a value of type str"):
         store.write([part(backend, 0, 1)])
     assert store.versions() == []
 

@@ -100,7 +100,7 @@ class TestKeyed:
         (restored,) = [one for queue in queues_of(snapshot, 1) for one in queue.elements]
         assert restored.element_id == element.element_id
         assert isinstance(restored.value, RefusedValue)
-        assert f"the in-flight element '{element.element_id}' holds a object" in restored.value.reason
+        assert f"the in-flight element '{element.element_id}' holds a value of type object" in restored.value.reason
 
     def test_an_element_in_the_queue_of_a_subtask_that_does_not_own_it_is_not_lost(self) -> None:
         owner = record("key 1", 0).channel
