@@ -28,8 +28,8 @@ class ArrowStream(Protocol):
 
 
 def has_arrow_stream(stream: object) -> bool:
-    """Return whether an object exports Arrow data."""
-    return hasattr(stream, "__arrow_c_stream__")
+    """Return whether an object exports Arrow data; so does an array without columns, whose items are no values."""
+    return hasattr(stream, "__arrow_c_stream__") or hasattr(stream, "__arrow_c_array__")
 
 
 def rows_of_stream(stream: Any) -> Iterator[Any]:
@@ -42,7 +42,7 @@ def rows_of_stream(stream: Any) -> Iterator[Any]:
     """
     try:
         reader = pa.RecordBatchReader.from_stream(stream)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, TypeError, ValueError) as error:  # pandas raises the last for two columns of one name
         raise ConfigError("stream", type(stream).__name__, f"pass a table with columns, or a list: {error}") from error
     names = reader.schema.names
     if len(set(names)) < len(names):

@@ -89,9 +89,11 @@ async def test_batches_are_asked_for_one_by_one() -> None:
     ("stream", "instead"),
     [
         (pa.chunked_array([[1, 2]]), "pass a table with columns, or a list"),
+        (pa.array([1, 2]), "pass a table with columns, or a list"),
+        (pd.DataFrame([[1, 2]], columns=["n", "n"]), "pass a table with columns, or a list: Duplicate column names"),
         (OnlyArrow(pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["n", "n"])), "give each column its own"),
     ],
-    ids=["no columns", "one name twice"],
+    ids=["columns without names", "an array", "one name twice in pandas", "one name twice"],
 )
 def test_what_has_no_rows_with_names_is_refused(stream: Any, instead: str) -> None:
     with pytest.raises(ConfigError, match=instead):
