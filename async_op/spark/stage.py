@@ -21,7 +21,7 @@ from async_op.spark.epoch.scaling import Scaling, first_decision, measured_in
 from async_op.spark.progress import PipelineProgress
 from async_op.spark.rows.keys import key_columns, key_getter
 from async_op.spark.rows.routing import Routing
-from async_op.spark.rows.schemas import arrow_schema, check_columns
+from async_op.spark.rows.schemas import arrow_schema, check_columns, check_input
 from async_op.spark.task.pickling import check_pickles
 from async_op.spark.worker_python import check_workers
 from keygroups.errors import ConfigError
@@ -226,13 +226,15 @@ class Stage:
         Raises
         ------
         ConfigError
-            A column does not exist.
+            A column does not exist, or the rows have no columns or two of one name.
         UnsupportedKey
             The type of a key column has no hash.
         """
         hash_ = self.settings.options.hash
         check_columns(schema, "order_by", self.order_by)
-        return Routing(key_columns(schema, self.key_by, hash_), hash_, self.key_groups(), self.order_by, schema)
+        keys = key_columns(schema, self.key_by, hash_)
+        check_input(schema)
+        return Routing(keys, hash_, self.key_groups(), self.order_by, schema)
 
     def check(self, spark: SparkSession) -> None:
         """Check what can be known to fail before anything is claimed, and find out how the run begins.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
-from pyspark.errors import PySparkRuntimeError
+from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampNTZType, TimestampType
 
@@ -22,10 +22,35 @@ _DELAY = "spark.watermarkDelayMs"
 def parse_schema(schema: StructType | str | None) -> StructType:
     """Return a schema that was passed as such or as a DDL string; raises `ConfigError` for anything else."""
     parsed = StructType.fromDDL(schema) if isinstance(schema, str) else schema
-    if not isinstance(parsed, StructType):
+    if not isinstance(parsed, StructType) or not parsed.names:
         raise ConfigError("output_schema", schema, "name the columns that come out, as in 'id bigint, city string'")
     check_names(parsed)
+    _check_types("output_schema", parsed, "no function can return that: name another type, such as string")
     return parsed
+
+
+def check_input(schema: StructType) -> None:
+    """Raise `ConfigError` unless an input has columns that Python can get, and each has a name of its own.
+
+    Spark gives Python no rows without columns, so the function would be called for none of them. Of two fields of a
+    struct that have one name, a dict keeps the last.
+    """
+    if not schema.names:
+        raise ConfigError("input", schema.names, "its rows have no columns: select those that the function needs")
+    found = _repeated(schema.names, _as_spark_compares()) or _twice(schema, str)
+    if found is not None:
+        raise ConfigError("input", schema.names, f"it has {found!r} twice: give each column a name of its own")
+    _check_types("input", schema, "no function can get that: cast the column to another type, such as string")
+
+
+def _check_types(argument: str, schema: StructType, instead: str) -> None:
+    for field in schema:
+        try:
+            arrow_schema_of(StructType([field]), "UTC")
+        except PySparkException as error:
+            raise ConfigError(
+                argument, f"{field.name} {field.dataType.simpleString()}", f"{instead} ({error})"
+            ) from error
 
 
 def check_names(schema: StructType) -> None:
@@ -52,9 +77,12 @@ def _twice(kind: DataType, folded: Callable[[str], str]) -> str | None:
         return _twice(kind.keyType, folded) or _twice(kind.valueType, folded)
     if not isinstance(kind, StructType):
         return None
-    names = [folded(name) for name in kind.names]
-    own = (name for place, name in enumerate(kind.names) if folded(name) in names[:place])
-    return next(own, None) or next(filter(None, (_twice(field.dataType, folded) for field in kind)), None)
+    return _repeated(kind.names, folded) or next(filter(None, (_twice(field.dataType, folded) for field in kind)), None)
+
+
+def _repeated(names: list[str], folded: Callable[[str], str]) -> str | None:
+    before = [folded(name) for name in names]
+    return next((name for place, name in enumerate(names) if folded(name) in before[:place]), None)
 
 
 def arrow_schema(spark: SparkSession, schema: StructType) -> pa.Schema:
