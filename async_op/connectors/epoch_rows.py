@@ -156,10 +156,12 @@ class FrameRows(SinkRows):
 
     def __init__(self, frame: Any, *, without: Collection[int] = ()) -> None:
         self._without = frozenset(without)
+        from keygroups.spark.partitions import map_in_arrow  # a sink of a job works without PySpark
+
         self._names: list[str] = frame.columns
         # PySpark would take a dot in a name for a field of a struct.
         renamed = frame.toDF(*(f"_{place}" for place in range(len(self._names))))
-        self._encoded = renamed.mapInArrow(_encode, "batch binary")
+        self._encoded = map_in_arrow(renamed, _encode, "batch binary")
 
     @functools.cached_property
     def is_empty(self) -> bool:

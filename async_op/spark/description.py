@@ -17,12 +17,12 @@ from async_op.spark.explanation import Explanation, Finding, Found, NewestSnapsh
 from async_op.spark.rows.schemas import is_repeatable
 from async_op.spark.stage import Stage
 from async_op.spark.task.pickling import check_pickles, names_bound_to_tasks
-from async_op.spark.worker_python import check_workers, failure_in_a_task, is_elsewhere
+from async_op.spark.worker_python import check_workers, failure_in_a_task
 from keygroups.arguments import seconds_of
 from keygroups.errors import ConfigError, UnsupportedKey
 from keygroups.ranges import range_of
 from keygroups.representation import short
-from keygroups.spark.session import is_connect
+from keygroups.spark.session import is_connect, is_elsewhere
 from snapshots import IncompatibleSnapshot, Snapshot
 from snapshots.folder_hints import newest_or_empty
 from snapshots.host_logs import logs_pattern

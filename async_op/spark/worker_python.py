@@ -18,12 +18,9 @@ from pyspark.sql import SparkSession
 from async_op.spark.errors import ModuleNotOnWorkers, UnsuitableWorkerPython
 from async_op.spark.task.pickling import modules_imported_by, pickled
 from keygroups.errors import KeyGroupsError
-from keygroups.spark.session import is_connect, setting
+from keygroups.spark.session import choose_python, is_elsewhere
 
 _log = logging.getLogger(__package__)
-
-_DEFAULT = "python3"
-"""What PySpark runs if `PYSPARK_PYTHON` was not set when the session was created."""
 
 _LIBRARY = ("async_op", "pyarrow")
 """What the workers must be able to import, whatever the function is."""
@@ -69,9 +66,8 @@ def check_workers(spark: SparkSession, function: object) -> None:
     """
     if is_elsewhere(spark):
         return
+    choose_python(spark)
     context = spark.sparkContext
-    if context.pythonExec == _DEFAULT and sys.executable:
-        context.pythonExec = sys.executable
     workers, needed = _workers_of(context), _not_installed(modules_imported_by(function))
     if workers.python != sys.executable:
         needed |= {*_LIBRARY}
@@ -80,11 +76,6 @@ def check_workers(spark: SparkSession, function: object) -> None:
     if (workers, needed) not in _sound:
         _probe(workers, needed)
         _sound.add((workers, needed))
-
-
-def is_elsewhere(spark: SparkSession) -> bool:
-    """Tell whether workers run on other machines than the driver, as far as is known here."""
-    return is_connect(spark) or setting(spark, "spark.master").partition("[")[0] != "local"
 
 
 def failure_in_a_task(spark: SparkSession, function: object) -> str | None:

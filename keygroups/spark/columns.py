@@ -14,10 +14,12 @@ from keygroups.hashing import key_groups_of, key_hasher
 from keygroups.ranges import check_max_parallelism, check_parallelism
 
 try:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, SparkSession
     from pyspark.sql import functions as F
     from pyspark.sql.pandas.functions import arrow_udf
     from pyspark.sql.types import DataType, DecimalType
+
+    from keygroups.spark.session import choose_python
 except ModuleNotFoundError as missing:
     raise SparkNotInstalled(missing.name or "pyspark") from missing
 
@@ -184,6 +186,9 @@ def _flink_key_groups(max_parallelism: int) -> Callable[..., Column]:
         columns = keys[0] if len(keys) == 1 else pa.StructArray.from_arrays(keys, [f"_{n}" for n in range(len(keys))])
         return pa.array(key_groups_of(columns, max_parallelism, FLINK))
 
+    session = SparkSession.getActiveSession()
+    if session is not None:
+        choose_python(session)
     wrap: Any = arrow_udf  # its overloads know no functions of any number of arrays
     as_column: Callable[..., Column] = wrap(key_groups, "int")
     return as_column

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
 
-from keygroups.spark.session import is_connect
+from keygroups.spark.session import choose_python, is_connect
 
 PartitionFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -36,6 +36,7 @@ def map_in_arrow(frame: DataFrame, function: PartitionFunction, schema: StructTy
     PySpark looks up each column by its name, where a dot means a field of a struct. Such columns get other names on the
     way to Python.
     """
+    choose_python(frame.sparkSession)
     names = tuple(frame.columns)
     if not any("." in name or "`" in name for name in names):
         return frame.mapInArrow(function, schema)

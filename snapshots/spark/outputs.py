@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.types import StructType
 
+from keygroups.spark.partitions import map_in_arrow
 from keygroups.spark.session import is_connect
 from keygroups.values.lossless_casts import cast_table
 from snapshots.filesystem import Folder
@@ -109,7 +110,7 @@ def files_frame(
 ) -> DataFrame:
     """Return the rows of data files as a lazy DataFrame with one partition per file, cast to `schema` if given."""
     reader = _FileReader(folder, files, schema)
-    return spark.range(0, len(files), 1, max(len(files), 1)).mapInArrow(reader, spark_schema)
+    return map_in_arrow(spark.range(0, len(files), 1, max(len(files), 1)), reader, spark_schema)
 
 
 @dataclass(frozen=True)

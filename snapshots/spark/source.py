@@ -7,6 +7,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWrite
 from pyspark.sql.types import StructType
 
 from keygroups.errors import ConfigError
+from keygroups.spark.session import choose_python
 from snapshots.restore.snapshot import Snapshot
 from snapshots.spark.options import SourceOptions
 from snapshots.spark.reading import reader_of, spark_schema, stored_schema
@@ -41,6 +42,7 @@ def register(spark: SparkSession) -> None:
     >>> (users.selectExpr("name as key", "visits as value").write.format("keygroups").mode("append")
     ...     .option("state", "visits").option("parallelism", 4).save("/data/snapshots/count"))  # doctest: +SKIP
     """
+    choose_python(spark)
     spark.dataSource.register(SnapshotDataSource)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from keygroups.context_managers import contextmanager
 from keygroups.ranges import KeyGroupRange, range_of
-from keygroups.spark.partitions import run_in_partitions
+from keygroups.spark.partitions import map_in_arrow, run_in_partitions
 from snapshots.errors import IncompleteSnapshot
 from snapshots.format.files import FileWriter
 from snapshots.format.manifest import DataFile
@@ -54,7 +54,7 @@ def rewrite_with_spark(rewrite: Rewrite, spark: SparkSession) -> tuple[DataFile,
     parallelism = rewrite.target.parallelism
     sources = _sources(rewrite)
     frame = spark.range(0, len(sources), 1, max(len(sources), 1))
-    blocks = frame.mapInArrow(_Reading(rewrite, sources), _BLOCK_COLUMNS)
+    blocks = map_in_arrow(frame, _Reading(rewrite, sources), _BLOCK_COLUMNS)
     routed = blocks.repartitionById(parallelism, "subtask").sortWithinPartitions("part")
     rows = run_in_partitions(routed, parallelism, _Writing(rewrite), "file string")
     files = tuple(DataFile.from_fields(json.loads(row["file"])) for row in rows)

@@ -14,9 +14,12 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from async_op import AsyncDataStream
+from async_op import AsyncDataStream, Job
+from async_op.connectors.epoch_rows import FrameRows
 from async_op.spark import AsyncPipeline, ModuleNotOnWorkers, UnsuitableWorkerPython, worker_python
 from async_op.spark.worker_python import check_workers, module_not_found
+from keygroups.spark import key_group_column
+from snapshots.spark import register
 
 pytestmark = pytest.mark.spark
 
@@ -106,11 +109,26 @@ def test_a_python_that_cannot_run_the_function_is_refused_before_anything_is_cla
     assert str(refused.value) in " ".join(one.advice for one in pipeline(tmp_path).explain().findings)
 
 
+def read_snapshot(spark: SparkSession, folder: Path) -> list[Any]:
+    Job([1, 2, 3], same, lambda values, epoch: None, snapshots=folder, job_id="same").run_sync()
+    register(spark)
+    return spark.read.format("keygroups").option("what", "metadata").load(str(folder / "same")).collect()
+
+
+USES: dict[str, Callable[[SparkSession, Path], object]] = {
+    "transform": lambda spark, folder: transform(spark, folder, same).collect(),
+    "data source": read_snapshot,
+    "key groups by Flink's hash": lambda spark, _: spark.range(3).select(key_group_column("id", 8, "flink")).collect(),
+    "a sink's rows": lambda spark, _: list(FrameRows(spark.range(3)).dicts()),
+}
+
+
+@pytest.mark.parametrize("use", USES)
 def test_where_no_python_was_chosen_workers_get_the_python_of_the_driver(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: str
 ) -> None:
     monkeypatch.setattr(spark.sparkContext, "pythonExec", "python3")
-    assert transform(spark, tmp_path, same).collect() == spark.range(3).collect()
+    assert USES[use](spark, tmp_path)
     assert spark.sparkContext.pythonExec == sys.executable
 
 
