@@ -8,6 +8,7 @@ import math
 import numbers
 import operator
 import os
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, TypeAlias
 
@@ -130,26 +131,59 @@ def check_location(name: str, value: object, *, reason: str) -> str:
     return text
 
 
+def check_settings(name: str, value: object) -> dict[str, Any]:
+    """Return a copy of a dict of settings by their names; the message shows no value, which may be a secret.
+
+    Raises
+    ------
+    ConfigError
+        It is not a dict whose keys are text.
+    """
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise ConfigError(name, f"<{type(value).__name__}>", "pass a dict with the names of settings as keys")
+    return dict(value)
+
+
 def check_instance(name: str, value: object, kind: type | tuple[type, ...], *, reason: str) -> None:
     """Raise `ConfigError` unless a value is of a type, or of one of several."""
     if not isinstance(value, kind):
         raise ConfigError(name, value, f"is {_kind(value)}; {reason}")
 
 
-def check_callable(name: str, value: object, *, reason: str, awaited: bool = False) -> None:
-    """Check that a value is callable, and a coroutine function only if its result is awaited.
+def check_callable(
+    name: str, value: object, *, reason: str, awaited: bool = False, arguments: int | None = None
+) -> None:
+    """Check that a value is callable, with so many arguments, and a coroutine function only if its result is awaited.
 
     Raises
     ------
     ConfigError
-        The value is not callable, is an async generator, or is a coroutine function whose result is not awaited.
+        The value is not callable, is a generator, takes other arguments, or is a coroutine function whose result is not
+        awaited.
     """
     if not callable(value):
         raise ConfigError(name, value, f"pass a callable, not {_kind(value)}; {reason}")
+    if inspect.isgeneratorfunction(run_by(value)):
+        raise ConfigError(name, value, f"it is called and not iterated over: use `return` instead of `yield`; {reason}")
     if awaited and inspect.isasyncgenfunction(run_by(value)):
         raise ConfigError(name, value, f"it is called and not iterated over: use `await` instead of `yield`; {reason}")
     if not awaited and is_asynchronous(value):
         raise ConfigError(name, value, f"it is called without `await`, so use `def` in place of `async def`; {reason}")
+    if arguments is not None:
+        _check_arguments(name, value, arguments, reason)
+
+
+def _check_arguments(name: str, call: Any, count: int, reason: str) -> None:
+    try:
+        signature = inspect.signature(call)
+    except ValueError:  # many functions written in C do not tell
+        return
+    try:
+        signature.bind(*range(count))
+    except TypeError:
+        given = "one argument" if count == 1 else f"{count} arguments"
+        told = f"it is called with {given}, and is defined with {signature}; {reason}"
+        raise ConfigError(name, call, told) from None
 
 
 def is_asynchronous(call: Any) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from async_op.connectors.errors import UnwritableValue
+from keygroups.arguments import check_instance
 from keygroups.values import Misfit, infer_schema, rows_to_batch
 from keygroups.values import rows as rows_of_values
 from keygroups.values.lossless_casts import cast_batch
@@ -22,6 +23,11 @@ _T = TypeVar("_T")
 def names_of(values: Sequence[Any]) -> list[str]:
     """Return the names of all fields, in the order in which they first appear; raises `UnwritableValue` without any."""
     return _named(values, lambda: rows_of_values.names_of(values))
+
+
+def check_schema(schema: object) -> None:
+    """Raise `ConfigError` unless the declared columns of a sink are a schema of Arrow, or None."""
+    check_instance("schema", schema, (pa.Schema, type(None)), reason="pass a pyarrow.Schema, or None")
 
 
 def schema_of(values: Sequence[Any], *, partial: bool = False) -> pa.Schema:

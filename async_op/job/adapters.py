@@ -30,7 +30,7 @@ from async_op.job.errors import StreamAlreadyRead
 from async_op.job.source_items import Items
 from async_op.threads.own_thread import on_own_thread
 from async_op.threads.read_ahead import generator_closed_after, read_ahead
-from keygroups.arguments import is_asynchronous
+from keygroups.arguments import check_callable, is_asynchronous
 from keygroups.codec import pack
 from keygroups.errors import ConfigError, KeyGroupsError
 
@@ -309,6 +309,8 @@ def sink_of(name: str, sink: Any) -> Sink[Any]:
     """
     if isinstance(sink, Sink):
         return sink
-    if isinstance(sink, type) or not callable(sink):
-        raise ConfigError(name, sink, "pass a Sink, or a callable of (values, epoch)")
+    reason = "pass a Sink, or a callable of (values, epoch)"
+    if isinstance(sink, type):
+        raise ConfigError(name, sink, reason)
+    check_callable(name, sink, reason=reason, awaited=True, arguments=2)
     return CallableSink(sink)

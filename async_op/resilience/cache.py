@@ -51,7 +51,7 @@ class Cache:
     __repr__ = fields_repr
 
     def __post_init__(self) -> None:
-        check_callable("key", self.key, reason="it returns the same for identical calls")
+        check_callable("key", self.key, reason="it returns the same for identical calls", arguments=1)
         check_count("max_entries", self.max_entries, 1, reason="at least one must fit")
         if self.ttl_seconds is not None:
             reason = "use None to keep outputs until there is no room"

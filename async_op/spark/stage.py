@@ -21,7 +21,7 @@ from async_op.spark.epoch.scaling import Scaling, first_decision, measured_in
 from async_op.spark.progress import PipelineProgress
 from async_op.spark.rows.keys import key_columns, key_getter
 from async_op.spark.rows.routing import Routing
-from async_op.spark.rows.schemas import arrow_schema, check_columns, check_input
+from async_op.spark.rows.schemas import arrow_schema, check_columns, check_input_columns
 from async_op.spark.task.pickling import check_pickles
 from async_op.spark.worker_python import check_workers
 from keygroups.errors import ConfigError
@@ -233,7 +233,7 @@ class Stage:
         hash_ = self.settings.options.hash
         check_columns(schema, "order_by", self.order_by)
         keys = key_columns(schema, self.key_by, hash_)
-        check_input(schema)
+        check_input_columns(schema)
         return Routing(keys, hash_, self.key_groups(), self.order_by, schema)
 
     def check(self, spark: SparkSession) -> None:

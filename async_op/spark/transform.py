@@ -26,7 +26,7 @@ from async_op.options import CallOptions, Mode, OperatorOptions
 from async_op.spark.rows.arrow_outputs import OutputWriter
 from async_op.spark.rows.dead_letter_column import DeadLetters, batches_in_place, rows_in_place, schema_with_letters
 from async_op.spark.rows.keys import key_columns, key_getter, names_of
-from async_op.spark.rows.schemas import arrow_schema, check_input, parse_schema
+from async_op.spark.rows.schemas import arrow_schema, check_input_columns, parse_schema
 from async_op.spark.task.garbage import quick_collections
 from async_op.spark.task.operator_thread import OUTPUTS_AT_ONCE, OperatorThread
 from async_op.spark.task.pickling import check_pickles
@@ -64,7 +64,7 @@ def transform(
         reason = "state and timers need snapshots: use async_op.spark.AsyncPipeline"
         raise ConfigError("function", function, reason)
     keys = () if key_by is None else key_columns(frame.schema, names_of(key_by))
-    check_input(frame.schema)
+    check_input_columns(frame.schema)
     check_arrow(function, key_by, mode)
     schema = schema_with_letters(parse_schema(output_schema), on_error, dead_letters)
     writer = OutputWriter(arrow_schema(frame.sparkSession, schema))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from keygroups.arguments import check_location
+from keygroups.arguments import check_location, check_settings
 from keygroups.errors import ConfigError
 from snapshots.filesystem.errors import FilesystemNotInstalled, UnsupportedFilesystem
 from snapshots.filesystem.folder import Folder, check_uri, redacted
@@ -80,19 +79,8 @@ def open_folder(uri: str | os.PathLike[str], storage_options: dict[str, Any] | N
 
 
 def options_of(storage_options: object) -> dict[str, Any]:
-    """Return a copy of what a user has passed as the options of a storage, {} for None.
-
-    Raises
-    ------
-    ConfigError
-        It is not a dict whose keys are text. The message has no values, which may be secrets.
-    """
-    if storage_options is None:
-        return {}
-    if not isinstance(storage_options, Mapping) or not all(isinstance(name, str) for name in storage_options):
-        given = f"<{type(storage_options).__name__}>"
-        raise ConfigError("storage_options", given, "pass a dict with the names of options as keys, or None")
-    return dict(storage_options)
+    """Return a copy of what a user has passed as the options of a storage, {} for None; raises `ConfigError`."""
+    return {} if storage_options is None else check_settings("storage_options", storage_options)
 
 
 def filesystem_of(uri: str, options: dict[str, Any]) -> tuple[Any, str]:

@@ -197,6 +197,31 @@ def test_a_positive_duration_is_more_than_zero(value: Any) -> None:
             check_positive_duration("d", value, reason="")
 
 
+def yielding(*_: Any) -> Any:
+    yield None
+
+
+def test_a_call_whose_result_nobody_iterates_over_is_no_generator() -> None:
+    for is_awaited in (True, False):
+        with pytest.raises(ConfigError, match="use `return` instead of `yield`; why"):
+            check_callable("c", yielding, reason="why", awaited=is_awaited)
+
+
+@pytest.mark.parametrize(
+    "call", [lambda: 0, lambda one: 0, lambda one, two, three: 0, lambda one, two, *, three: 0], ids=range(4)
+)
+def test_a_call_with_other_arguments_is_refused_with_its_signature(call: Any) -> None:
+    with pytest.raises(ConfigError, match=r"called with 2 arguments, and is defined with \(.*\); why"):
+        check_callable("c", call, reason="why", arguments=2)
+
+
+@pytest.mark.parametrize(
+    "call", [max, print, str, lambda *all_: 0, lambda one, two, three=3: 0, partial(pow, 2)], ids=range(6)
+)
+def test_a_call_that_may_take_the_arguments_is_taken(call: Any) -> None:
+    check_callable("c", call, reason="why", arguments=2)
+
+
 async def generating(*_: Any) -> Any:
     yield None
 

@@ -13,7 +13,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from async_op.connectors.arrow_output import batches_of, names_of, schema_of
+from async_op.connectors.arrow_output import batches_of, check_schema, names_of, schema_of
 from async_op.connectors.connector_threads import OwnThreads
 from async_op.connectors.errors import EpochsBehind, SinkFolderRefused, TargetMissing, TargetTaken, UnwritableValue
 from async_op.connectors.sink import SINK_RETRY, ShippedSink, Sink
@@ -100,6 +100,7 @@ class FileSink(ShippedSink):
         if schema is not None and format != "parquet":
             raise ConfigError("schema", schema, "only Parquet files have one; leave it out")
         self._format = format
+        check_schema(schema)
         self._schema = schema
         location = check_location("folder", folder, reason="name a folder of the job")
         self._files = FileFolder(location, options_of(storage_options))

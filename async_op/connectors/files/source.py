@@ -142,6 +142,8 @@ class FileSource(Source[Any]):
         self.is_decoded: bool = type(self).read is FileSource.read and format != "parquet"
         self._pattern = check_location("glob", glob, reason="name files by one pattern, as in '/data/*.csv'")
         self._format = format
+        reason = "name the column, or leave it out"
+        check_instance("timestamp", timestamp, (str, type(None)), reason=reason)
         self._timestamp = timestamp
         self._interval = check_positive_duration("poll_interval", poll_interval)
         self._limit = check_integer("max_record_bytes", max_record_bytes, 1, reason="a record has at least one byte")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from async_op.connectors.errors import ConnectorNotInstalled
+from keygroups.arguments import check_settings
 from keygroups.errors import ConfigError
 
 REQUEST_SECONDS_MAX = 30.0
@@ -74,6 +75,13 @@ def load() -> Any:
     return confluent_kafka
 
 
+def check_topic(topic: object) -> str:
+    """Return the name of a topic; raises `ConfigError` unless it is text."""
+    if not isinstance(topic, str) or not topic:
+        raise ConfigError("topic", topic, "name a topic")
+    return topic
+
+
 def check_config(config: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
     """Return the user's settings with the connector's; no value of a setting gets into a message.
 
@@ -82,6 +90,7 @@ def check_config(config: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str
     ConfigError
         The brokers are missing, or a setting belongs to the connector.
     """
+    config = check_settings("config", config)
     if not config.get("bootstrap.servers"):
         raise ConfigError("config", sorted(config), "name the brokers in 'bootstrap.servers'")
     if taken := sorted(set(config) & set(ours)):

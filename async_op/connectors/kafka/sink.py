@@ -91,11 +91,11 @@ class KafkaSink(ShippedSink):
         super().__init__(on_error=on_error, retry=retry, dead_letters=dead_letters)
         if not name or str(name) != name:
             raise ConfigError("name", name, "pass the job's id, which names its transactions")
-        self._topic = topic
+        self._topic = client.check_topic(topic)
         self._name = name
         self._group = f"keygroups-{name}"
-        self._bytes_max = int(config.get("message.max.bytes", _BYTES_MAX))
         self._config = client.check_config(config, {"transactional.id": self._group})
+        self._bytes_max = int(config.get("message.max.bytes", _BYTES_MAX))
         client.check_config(config, {"group.id": self._group})
         self._threads: OwnThreads | None = None
         self._producer: Any = None

@@ -95,7 +95,7 @@ class KafkaSource(Source[dict[str, Any]]):
         self.retry = retry
         self._contents: dict[PartitionId, list[Any]] = {}
         self.bounded = bounded
-        self._topic = topic
+        self._topic = client.check_topic(topic)
         self.origin: str = f"topic {topic}"
         # The client wants a group, though partitions are assigned by the job and nothing is committed.
         self._config = {"group.id": "keygroups"} | client.for_consumer(client.check_config(config, _OURS))

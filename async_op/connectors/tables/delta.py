@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from async_op.connectors.arrow_output import check_schema
 from async_op.connectors.epoch_rows import Check, SinkRows
 from async_op.connectors.errors import (
     ConnectorNotInstalled,
@@ -88,6 +89,7 @@ class DeltaSink(TableSink):
         dead_letters: Sink[Any] | None = None,
     ) -> None:
         super().__init__(table, name, on_error=on_error, retry=retry, dead_letters=dead_letters)
+        check_schema(schema)
         self._schema = schema
         self._storage_options = options_of(storage_options)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from async_op.connectors.arrow_output import check_schema
 from async_op.connectors.epoch_rows import Check, SinkRows
 from async_op.connectors.errors import (
     ConnectorNotInstalled,
@@ -24,6 +25,7 @@ from async_op.connectors.tables.partitions import partition_check
 from async_op.connectors.tables.table_sink import ATTEMPTS_MAX, TableSink
 from async_op.dead_letters import OnError
 from async_op.retry import RetryPolicy
+from keygroups.arguments import check_settings
 from keygroups.errors import ConfigError
 from keygroups.safe_text import described
 from snapshots.filesystem import redacted
@@ -82,7 +84,8 @@ class IcebergSink(TableSink):
         super().__init__(table, name, on_error=on_error, retry=retry, dead_letters=dead_letters)
         if not table.rpartition(".")[0]:
             raise ConfigError("table", table, "name it with its namespace, as in 'sales.t'")
-        self._catalog_properties = dict(catalog)
+        self._catalog_properties = check_settings("catalog", catalog)
+        check_schema(schema)
         self._schema = schema
 
     has_times = True

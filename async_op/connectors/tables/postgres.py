@@ -22,6 +22,7 @@ from async_op.connectors.tables.table_sink import TableSink
 from async_op.dead_letters import OnError
 from async_op.retry import RetryPolicy
 from keygroups.context_managers import contextmanager
+from keygroups.errors import ConfigError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,6 +70,8 @@ class PostgresSink(TableSink):
         dead_letters: Sink[Any] | None = None,
     ) -> None:
         super().__init__(table, name, on_error=on_error, retry=retry, dead_letters=dead_letters)
+        if not isinstance(url, str):
+            raise ConfigError("url", type(url).__name__, "pass the address of the server as text")
         self._url = url
 
     @property

@@ -17,7 +17,7 @@ from async_op.connectors.errors import SinkRefused, UnsupportedColumn, Unwritabl
 from async_op.connectors.sink import ShippedSink, Sink
 from async_op.dead_letters import LETTER_SCHEMA, OnError
 from async_op.retry import RetryPolicy
-from keygroups.arguments import check_integer
+from keygroups.arguments import check_integer, check_location
 from keygroups.errors import ConfigError
 from keygroups.representation import representation
 from keygroups.safe_text import described
@@ -72,8 +72,7 @@ class TableSink(ShippedSink):
         self, table: str, name: str, *, on_error: OnError, retry: RetryPolicy | None, dead_letters: Sink[Any] | None
     ) -> None:
         super().__init__(on_error=on_error, retry=retry, dead_letters=dead_letters)
-        if not table:
-            raise ConfigError("table", table, "it is empty; name a table")
+        table = check_location("table", table, reason="name a table")
         if not name or str(name) != name:
             raise ConfigError("name", name, "pass the job's id, which names its epochs in the table")
         self.name = name

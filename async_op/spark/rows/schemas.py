@@ -29,7 +29,7 @@ def parse_schema(schema: StructType | str | None) -> StructType:
     return parsed
 
 
-def check_input(schema: StructType) -> None:
+def check_input_columns(schema: StructType) -> None:
     """Raise `ConfigError` unless an input has columns that Python can get, and each has a name of its own.
 
     Spark gives Python no rows without columns, so the function would be called for none of them. Of two fields of a
