@@ -147,7 +147,7 @@ class OperatorOptions(SharedOptions):
         if (self.on_error == "dead_letter") != (self.dead_letters is not None):
             raise ConfigError("dead_letters", self.dead_letters, "pass it with on_error='dead_letter', and only then")
         if self.dead_letters is not None:
-            check_callable("dead_letters", self.dead_letters, reason="it gets each DeadLetter", arguments=1)
+            check_callable("dead_letters", self.dead_letters, 1, reason="it gets each DeadLetter")
         if self.state_backend != "memory" and not isinstance(self.state_backend, DiskStateBackend):
             raise ConfigError("state_backend", self.state_backend, "use 'memory' or a DiskStateBackend")
 

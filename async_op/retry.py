@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from async_op.call_costs import CallRefused
 from async_op.durations import check_delay
 from async_op.errors import RetryAfter
-from keygroups.arguments import Duration, check_callable, check_integer, check_number
+from keygroups.arguments import Duration, check_callable, check_flag, check_integer, check_number
 from keygroups.errors import ConfigError
 from keygroups.representation import representation
 from keygroups.safe_text import errors_in
@@ -46,7 +46,7 @@ def check_errors(name: str, errors: object) -> None:
     reason = "use an exception type, a tuple of them, or a predicate"
     if isinstance(errors, type):
         raise ConfigError(name, errors, f"{errors.__name__} is not an exception type; {reason}")
-    check_callable(name, errors, reason=reason)
+    check_callable(name, errors, 1, reason=reason)
 
 
 def growing_delay(attempt: int, initial_delay: float, max_delay: float, multiplier: float = 2.0) -> float:
@@ -79,7 +79,7 @@ class RetryPolicy(ABC):
         self.max_attempts: int = check_integer("max_attempts", max_attempts, 1, reason=reason)
         check_errors("retry_on", retry_on)
         if retry_if_result is not None:
-            check_callable("retry_if_result", retry_if_result, reason="it decides from the outputs whether to retry")
+            check_callable("retry_if_result", retry_if_result, 1, reason="it decides from the outputs whether to retry")
         self._retry_on = retry_on
         self._retry_if_result = retry_if_result
 
@@ -204,8 +204,7 @@ class ExponentialBackoffRetry(RetryPolicy):
         self._multiplier = check_number("multiplier", multiplier, reason="delays may not shrink")
         if multiplier < 1:
             raise ConfigError("multiplier", multiplier, "delays may not shrink")
-        if not isinstance(jitter, bool):
-            raise ConfigError("jitter", jitter, "True or False: each delay is drawn between zero and its full length")
+        check_flag("jitter", jitter)
         self._jitter = jitter
 
     @property

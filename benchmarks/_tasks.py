@@ -23,7 +23,7 @@ from async_op.spark.rows.arrow_outputs import OutputWriter
 from async_op.spark.task.epoch_rows import EpochRows
 from async_op.spark.task.operator_factory import EpochOperatorFactory
 from async_op.spark.transform import PartitionTask, elements_of
-from async_op.threads.loop_thread import rare_collections
+from async_op.threads.garbage import rare_collections
 from async_op.threads.wait_strategies import WaitStrategies
 from snapshots import SnapshotStore
 

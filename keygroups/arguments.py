@@ -115,6 +115,12 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
         raise ConfigError(name, value, f"use one of {', '.join(choices)}")
 
 
+def check_flag(name: str, value: object) -> None:
+    """Raise `ConfigError` unless a value is True or False: text such as "no" would count as true."""
+    if not isinstance(value, bool):
+        raise ConfigError(name, value, f"pass True or False, not {_kind(value)}")
+
+
 def check_location(name: str, value: object, *, reason: str) -> str:
     """Return a path or a URI as text.
 
@@ -150,9 +156,7 @@ def check_instance(name: str, value: object, kind: type | tuple[type, ...], *, r
         raise ConfigError(name, value, f"is {_kind(value)}; {reason}")
 
 
-def check_callable(
-    name: str, value: object, *, reason: str, awaited: bool = False, arguments: int | None = None
-) -> None:
+def check_callable(name: str, value: object, arguments: int, *, reason: str, awaited: bool = False) -> None:
     """Check that a value is callable, with so many arguments, and a coroutine function only if its result is awaited.
 
     Raises
@@ -169,8 +173,7 @@ def check_callable(
         raise ConfigError(name, value, f"it is called and not iterated over: use `await` instead of `yield`; {reason}")
     if not awaited and is_asynchronous(value):
         raise ConfigError(name, value, f"it is called without `await`, so use `def` in place of `async def`; {reason}")
-    if arguments is not None:
-        _check_arguments(name, value, arguments, reason)
+    _check_arguments(name, value, arguments, reason)
 
 
 def _check_arguments(name: str, call: Any, count: int, reason: str) -> None:
@@ -181,8 +184,8 @@ def _check_arguments(name: str, call: Any, count: int, reason: str) -> None:
     try:
         signature.bind(*range(count))
     except TypeError:
-        given = "one argument" if count == 1 else f"{count} arguments"
-        told = f"it is called with {given}, and is defined with {signature}; {reason}"
+        given = "argument" if count == 1 else "arguments"
+        told = f"it is called with {count or 'no'} {given}, and is defined with {signature}; {reason}"
         raise ConfigError(name, call, told) from None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 
@@ -24,15 +24,15 @@ class _Declaration:
     name: str
     type: pa.DataType | None
     ttl: Ttl
-    calls: ClassVar[tuple[str, ...]] = ()
-    """The names of the parameters that must be callable."""
+    calls: ClassVar[Mapping[str, int]] = {}
+    """The names of the parameters that must be callable, each with the number of its arguments."""
 
     def __post_init__(self) -> None:
         STATE_NAME.check("name", self.name)
         if self.type is not None:
             _check_type(self.type)
-        for name in self.calls:
-            check_callable(name, getattr(self, name), reason=f"state {self.name!r} is computed by it")
+        for name, arguments in self.calls.items():
+            check_callable(name, getattr(self, name), arguments, reason=f"state {self.name!r} is computed by it")
         object.__setattr__(self, "ttl", ttl_of(self.ttl))
 
     @property
@@ -203,7 +203,7 @@ class ReducingState(_Declaration):
     """
 
     kind: ClassVar[str] = "reducing"
-    calls: ClassVar[tuple[str, ...]] = ("reduce",)
+    calls: ClassVar[Mapping[str, int]] = {"reduce": 2}
 
     name: str
     reduce: Callable[[Any, Any], Any]
@@ -246,7 +246,7 @@ class AggregatingState(_Declaration):
     """
 
     kind: ClassVar[str] = "aggregating"
-    calls: ClassVar[tuple[str, ...]] = ("create", "add", "result")
+    calls: ClassVar[Mapping[str, int]] = {"create": 0, "add": 2, "result": 1}
 
     name: str
     create: Callable[[], Any]

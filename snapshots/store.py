@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from os import PathLike
 from typing import Any
 
-from keygroups.arguments import Duration, check_instance
+from keygroups.arguments import Duration, check_flag, check_instance
 from keygroups.descriptors import StateDescriptor
 from keygroups.names import OPERATOR_ID
 from keygroups.ttl import wall_time
@@ -148,6 +148,7 @@ class SnapshotStore:
         >>> claim.snapshot.version, claim.begin().version
         (1, 2)
         """
+        check_flag("accept_loss", accept_loss)
         return take_over(self.folder, parallelism, max_parallelism, hash, accept_loss=accept_loss)
 
     def versions(self) -> list[int]:
@@ -241,6 +242,7 @@ class SnapshotStore:
         --------
         >>> store.repartition(500, max_parallelism=4096, rewrite=True)  # doctest: +SKIP
         """
+        check_flag("rewrite", rewrite)
         with observed_rescale(self.operator_id) as tell:
             before, run = self.load(), engine_named(engine, spark, progress)
             after = repartition(before, parallelism, max_parallelism, hash, run if rewrite else None)
@@ -328,6 +330,7 @@ class SnapshotStore:
         """
         target = SnapshotStore.at(other) if isinstance(other, str | PathLike) else other
         check_instance("other", target, SnapshotStore, reason="pass another store, or the URI of its folder")
+        check_flag("keep_lineage", keep_lineage)
         return copy_snapshot(self.load(version), target.folder, keep_lineage=keep_lineage)
 
     def compact(self) -> Snapshot:
@@ -410,4 +413,5 @@ class SnapshotStore:
         SnapshotCorrupted, IncompatibleSnapshot
             A remaining version cannot be read, so its files are unknown; nothing was removed.
         """
+        check_flag("dry_run", dry_run)
         return collect_garbage(self.folder, keep_last=keep_last, min_age=min_age, dry_run=dry_run)

@@ -32,8 +32,15 @@ def has_arrow_stream(stream: object) -> bool:
     return hasattr(stream, "__arrow_c_stream__") or hasattr(stream, "__arrow_c_array__")
 
 
-def rows_of_stream(stream: Any) -> Iterator[Any]:
+def rows_of_stream(stream: Any, name: str) -> Iterator[Any]:
     """Return the rows as dicts by column name, in the order of the stream; batches are pulled one by one.
+
+    Parameters
+    ----------
+    stream : ArrowStream
+        The frame or table.
+    name : str
+        The argument by which it was passed, for messages.
 
     Raises
     ------
@@ -43,10 +50,10 @@ def rows_of_stream(stream: Any) -> Iterator[Any]:
     try:
         reader = pa.RecordBatchReader.from_stream(stream)
     except (pa.ArrowException, TypeError, ValueError) as error:  # pandas raises the last for two columns of one name
-        raise ConfigError("stream", type(stream).__name__, f"pass a table with columns, or a list: {error}") from error
+        raise ConfigError(name, type(stream).__name__, f"pass a table with columns, or a list: {error}") from error
     names = reader.schema.names
     if len(set(names)) < len(names):
-        raise ConfigError("stream", names, "give each column its own name")
+        raise ConfigError(name, names, "give each column its own name")
     return _rows(reader)
 
 

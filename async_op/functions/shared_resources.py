@@ -104,7 +104,7 @@ def shared(key: Hashable, factory: Callable[[], Any]) -> Shared[Any]:
     True
     closed
     """
-    check_callable("factory", factory, reason="it makes the resource", awaited=True)
+    check_callable("factory", factory, 0, reason="it makes the resource", awaited=True)
     return Shared(key, factory)
 
 

@@ -45,7 +45,7 @@ class ArrowRows(Iterable[dict[str, Any]]):
         self.table = table
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return rows_of_stream(self.table)
+        return rows_of_stream(self.table, "source")
 
 
 _RUN = 1024
@@ -288,7 +288,7 @@ def source_of(source: Any) -> Source[Any]:
     if isinstance(source, Source):
         return source
     if has_arrow_stream(source):
-        return IterableSource(rows_of_stream(source) if iter_is_itself(source) else ArrowRows(source))
+        return IterableSource(rows_of_stream(source, "source") if iter_is_itself(source) else ArrowRows(source))
     if isinstance(source, Mapping):
         raise ConfigError("source", type(source).__name__, "only its keys would be read; pass list(source.items())")
     if isinstance(source, Set):
@@ -312,5 +312,5 @@ def sink_of(name: str, sink: Any) -> Sink[Any]:
     reason = "pass a Sink, or a callable of (values, epoch)"
     if isinstance(sink, type):
         raise ConfigError(name, sink, reason)
-    check_callable(name, sink, reason=reason, awaited=True, arguments=2)
+    check_callable(name, sink, 2, reason=reason, awaited=True)
     return CallableSink(sink)

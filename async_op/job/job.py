@@ -37,9 +37,9 @@ from async_op.job.step import SOURCE, Step, steps_of
 from async_op.operator.key_columns import columns_of, key_getter
 from async_op.operator.key_compatibility import checked_getter
 from async_op.serving.http import serving_job
-from async_op.threads.loop_thread import rare_collections
+from async_op.threads.garbage import rare_collections
 from async_op.threads.own_thread import on_own_thread, running_loop
-from keygroups.arguments import Duration, check_instance, check_location
+from keygroups.arguments import Duration, check_flag, check_instance, check_location
 from keygroups.errors import ConfigError
 from keygroups.hashing import key_hasher
 from keygroups.names import LINEAGE_NAME, OPERATOR_ID
@@ -379,6 +379,7 @@ class Job:
             Whether to finish what is in flight; timers that are not due yet stay in the snapshot. If false, the job
             stops at a cut, the snapshot has what is in flight, and the next run continues with it.
         """
+        check_flag("drain", drain)
         how: Stop = "drain" if drain else "cut"
         with self._lock:
             self._ask(lambda run: run.stop(how))

@@ -30,9 +30,7 @@ def key_getter(key_by: KeyBy | None) -> Callable[[Any], Hashable] | None:
         if not key_by or not all(isinstance(column, str) for column in key_by):
             raise ConfigError("key_by", key_by, "name at least one column, each by a str")
         return _Column(key_by[0]) if len(key_by) == 1 else _KeyOfColumns(tuple(map(_Column, key_by)))
-    check_callable(
-        "key_by", key_by, reason="it returns the key of a value; for dicts a column name will do", arguments=1
-    )
+    check_callable("key_by", key_by, 1, reason="it returns the key of a value; for dicts a column name will do")
     return key_by
 
 

@@ -183,7 +183,7 @@ class AsyncWaitOperator:
         clock: Clock | None,
         lifecycle: Lifecycle,
     ) -> None:
-        check_callable("output", output, reason="it gets each Record and Watermark that leaves", awaited=True)
+        check_callable("output", output, 1, reason="it gets each Record and Watermark that leaves", awaited=True)
         self._options = options
         self._output = output
         self._subtask_info = subtask_info

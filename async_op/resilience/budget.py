@@ -75,7 +75,7 @@ class Budget:
             raise ConfigError("limit", self.limit, "what may be spent, more than zero")
         STATE_NAME.check("unit", self.unit)
         if self.cost is not None:
-            check_callable("cost", self.cost, reason="it estimates what the call for an element spends", arguments=1)
+            check_callable("cost", self.cost, 1, reason="it estimates what the call for an element spends")
 
     @property
     def state(self) -> OperatorListState:

@@ -11,7 +11,7 @@ from cachetools import LRUCache, TTLCache
 from async_op.clock import Clock
 from async_op.in_flight.entries import Entry
 from async_op.outputs import own_outputs
-from keygroups.arguments import Duration, check_callable, check_count, check_positive_duration, seconds_of
+from keygroups.arguments import Duration, check_callable, check_count, check_flag, check_positive_duration, seconds_of
 from keygroups.representation import fields_repr
 from keygroups.state import identity_of
 
@@ -51,7 +51,8 @@ class Cache:
     __repr__ = fields_repr
 
     def __post_init__(self) -> None:
-        check_callable("key", self.key, reason="it returns the same for identical calls", arguments=1)
+        check_callable("key", self.key, 1, reason="it returns the same for identical calls")
+        check_flag("empty", self.empty)
         check_count("max_entries", self.max_entries, 1, reason="at least one must fit")
         if self.ttl_seconds is not None:
             reason = "use None to keep outputs until there is no room"

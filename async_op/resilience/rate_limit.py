@@ -83,7 +83,7 @@ class RateLimit:
         if (self.cost is None) != (self.unit is None):
             raise ConfigError("unit", self.unit, "name what `cost` counts, such as 'tokens'; calls need neither")
         if self.cost is not None:
-            check_callable("cost", self.cost, reason="it returns what the call for an element costs", arguments=1)
+            check_callable("cost", self.cost, 1, reason="it returns what the call for an element costs")
             STATE_NAME.check("unit", self.unit)
 
     @classmethod

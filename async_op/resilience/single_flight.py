@@ -39,7 +39,7 @@ class SingleFlight:
     key: Callable[[Any], Hashable]
 
     def __post_init__(self) -> None:
-        check_callable("key", self.key, reason="it returns the same for identical calls", arguments=1)
+        check_callable("key", self.key, 1, reason="it returns the same for identical calls")
 
 
 class Flights:

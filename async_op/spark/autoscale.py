@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from keygroups.arguments import Duration, check_count, check_positive_duration, seconds_of
+from keygroups.arguments import Duration, check_count, check_flag, check_positive_duration, seconds_of
 from keygroups.ranges import MAX_KEY_GROUPS
 
 UTILISATION = 0.8
@@ -123,6 +123,7 @@ class AutoscalePolicy:
         check_count("max", self.max, 1, MAX_KEY_GROUPS)
         check_count("min", self.min, 1, self.max, reason=f"max={self.max}")
         check_positive_duration("target_batch_duration", self.target_batch_duration)
+        check_flag("dry_run", self.dry_run)
 
     def decide(self, history: Sequence[EpochMeasurement], parallelism: int) -> ScalingDecision:
         """Return the parallelism for the next epoch; depends on the arguments alone.

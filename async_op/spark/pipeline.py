@@ -38,7 +38,7 @@ from async_op.spark.rows.schemas import check_event_time, parse_schema, watermar
 from async_op.spark.stage import Running, Stage
 from async_op.spark.start_arguments import TableFormat, check_run, check_start, prepare_table, table_sink
 from async_op.threads.wait_strategies import WaitStrategiesOption, as_wait_strategies
-from keygroups.arguments import Duration, check_instance, check_location
+from keygroups.arguments import Duration, check_flag, check_instance, check_location
 from keygroups.errors import ConfigError
 from keygroups.names import LINEAGE_NAME
 from keygroups.representation import html_facts, representation
@@ -188,6 +188,7 @@ class AsyncPipeline:
         function = as_function(function)
         if isinstance(function, AsyncBatchFunction) and function.arrow:
             raise ConfigError("function", function, "a pipeline calls functions with rows: set arrow = False")
+        check_flag("resident", resident)
         if barrier_timeout is not None:
             barrier_timeout = check_delay("barrier_timeout", barrier_timeout, reason="None waits for all calls")
         for name, value, kind in (("autoscale", autoscale, AutoscalePolicy), ("retention", retention, Retention)):

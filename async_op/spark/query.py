@@ -24,7 +24,7 @@ from async_op.spark.errors import EpochFailed
 from async_op.spark.idle_epochs import IdleEpochs
 from async_op.spark.progress import EpochProgress, PipelineProgress
 from async_op.spark.stopping import Stopping
-from keygroups.arguments import Duration
+from keygroups.arguments import Duration, check_flag
 from keygroups.context_managers import contextmanager
 from keygroups.errors import ConfigError, KeyGroupsError, with_notes
 from keygroups.representation import html_facts, representation
@@ -321,6 +321,7 @@ def check_stop(drain: bool, timeout: Duration | None) -> float | None:
     ConfigError
         There is a timeout without `drain`, or it is negative.
     """
+    check_flag("drain", drain)
     if timeout is None:
         return None if drain else 0.0
     if not drain:

@@ -47,7 +47,7 @@ def run_with_restarts(
     Exception
         The failure that no restart follows: a permanent one, or the one after the last restart.
     """
-    check_callable("start", start, reason="it starts the query and returns it, or runs to the end")
+    check_callable("start", start, 0, reason="it starts the query and returns it, or runs to the end")
     check_instance("restart", restart, RestartPolicy, reason="pass an object of the class RestartPolicy")
     restarts = Restarts(restart, "the query")
     while True:

@@ -52,7 +52,7 @@ def check_input(name: str, frame: object) -> None:
 
 def check_sink(sink: object, output_schema: StructType) -> None:
     """Raise `ConfigError` unless a sink can be called, and `UnwritableValue` if it cannot write the columns."""
-    check_callable("sink", sink, reason="it is called with the outputs of an epoch and its number", arguments=2)
+    check_callable("sink", sink, 2, reason="it is called with the outputs of an epoch and its number")
     if isinstance(sink, ShippedSink) and sink.on_error == "dead_letter" and sink.dead_letters is None:
         raise ConfigError("dead_letters", None, "the sink has on_error='dead_letter': pass it a sink for them")
     if isinstance(sink, ShippedSink):

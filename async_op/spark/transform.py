@@ -27,10 +27,10 @@ from async_op.spark.rows.arrow_outputs import OutputWriter
 from async_op.spark.rows.dead_letter_column import DeadLetters, batches_in_place, rows_in_place, schema_with_letters
 from async_op.spark.rows.keys import key_columns, key_getter, names_of
 from async_op.spark.rows.schemas import arrow_schema, check_input_columns, parse_schema
-from async_op.spark.task.garbage import quick_collections
 from async_op.spark.task.operator_thread import OUTPUTS_AT_ONCE, OperatorThread
 from async_op.spark.task.pickling import check_pickles
 from async_op.spark.worker_python import check_workers
+from async_op.threads.garbage import quick_collections
 from async_op.threads.wait_strategies import WaitStrategies, WaitStrategiesOption, as_wait_strategies
 from keygroups.errors import ConfigError, KeyGroupsError, as_sent
 from keygroups.spark.partitions import flusher, map_in_arrow

@@ -159,7 +159,7 @@ class _StreamOperator(AsyncWaitOperator):
 
 def _elements_of(stream: Any) -> Stream[Any]:
     if has_arrow_stream(stream):
-        return rows_of_stream(stream)
+        return rows_of_stream(stream, "stream")
     if isinstance(stream, str | bytes | bytearray | Mapping):
         raise ConfigError("stream", stream, "pass a list: Python would iterate over the parts of this object")
     if not isinstance(stream, Iterable | AsyncIterable):

@@ -97,9 +97,7 @@ def timestamps_of(by: TimestampsBy | None, delay: Duration | None) -> Timestamps
             raise ConfigError("watermark_delay", delay, "watermarks follow timestamps: pass `timestamps`, too")
         return None
     if not isinstance(by, str):
-        check_callable(
-            "timestamps", by, reason="it returns milliseconds since the epoch; for dicts, name a column", arguments=1
-        )
+        check_callable("timestamps", by, 1, reason="it returns milliseconds since the epoch; for dicts, name a column")
     reason = "it is by how much an element may come after a later one; leave it out if they come in order"
     seconds = 0.0 if delay is None else check_delay("watermark_delay", delay, reason=reason)
     return Timestamps(_column(by) if isinstance(by, str) else by, round(1000 * seconds))

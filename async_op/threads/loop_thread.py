@@ -1,26 +1,17 @@
-"""An event loop on a thread of its own, so that what runs on it does not hold up the calling thread.
-
-With what a thread or process that runs nothing but an operator needs besides: a fast loop, and few collections.
-"""
+"""An event loop on a thread of its own, so that what runs on it does not hold up the calling thread."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from async_op.cancellation import cancel_all
 from async_op.errors import as_exception
-from keygroups.context_managers import contextmanager
 
 _T = TypeVar("_T")
-
-
-GARBAGE_MIN = 25_000
-"""Python looks after so many more objects were made than freed; a thousand rows in flight have some ten thousand."""
 
 
 class LoopThread:
@@ -91,26 +82,6 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     except ImportError:
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
-
-
-@contextmanager
-def rare_collections() -> Iterator[None]:
-    """Let Python look for cyclic garbage less often inside the context, unless it is told to look even less often.
-
-    By itself it looks after 700 objects, again and again at all rows and calls in flight, which are freed without its
-    help once they are done: a third of the processor's time of a call. It is a setting of the process, so this is for
-    what runs nothing but operators meanwhile: hosts, children, tasks of Spark and `Job.run_sync`. Of two such contexts
-    on two threads, the one that has set it sets it back.
-    """
-    before = gc.get_threshold()
-    if not 0 < before[0] < GARBAGE_MIN:
-        yield
-        return
-    gc.set_threshold(GARBAGE_MIN, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 async def _raising_exceptions(work: Coroutine[Any, Any, _T]) -> _T:

@@ -264,7 +264,7 @@ def test_a_setting_that_is_refused_is_named_with_what_to_pass(option: str, value
         (lambda: ExponentialBackoffRetry(1, 1, -1), "max_delay=-1: .*seconds"),
         (lambda: ExponentialBackoffRetry(1, 1, 1, 0.5), "multiplier=0.5: delays may not shrink"),
         (lambda: ExponentialBackoffRetry(1, 1, 1, "2"), "multiplier='2': pass a number.*; delays may not shrink"),
-        (lambda: ExponentialBackoffRetry(1, 1, 1, jitter=0.5), "jitter=0.5: True or False"),
+        (lambda: ExponentialBackoffRetry(1, 1, 1, jitter=0.5), "jitter=0.5: pass True or False"),
         (lambda: RetryAfter(-1), "seconds=-1"),
     ],
     ids=range(11),

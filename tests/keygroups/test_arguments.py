@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from async_op import CircuitBreaker, Job, RateLimit, Step
+from async_op import Cache, CircuitBreaker, ExponentialBackoffRetry, Job, RateLimit, Step
+from async_op.connectors import FileSource, KafkaSource
 from keygroups import (
     AggregatingState,
     ConfigError,
@@ -67,6 +68,10 @@ DESCRIPTORS: list[tuple[Callable[..., Any], str, list[Any]]] = [
     *((lambda k=kind, **o: k("x", **o), "ttl", TTLS) for kind in (ValueState, ListState, MapState)),
     *((make, "ttl", TTLS) for make in (reducing, aggregating)),
     (reducing, "reduce", CALLS),
+    (reducing, "reduce", [lambda one: one]),
+    (aggregating, "add", [lambda one: one]),
+    (aggregating, "create", [lambda one: one]),
+    (aggregating, "result", [lambda: 0]),
     *((aggregating, call, CALLS) for call in ("create", "add", "result")),
     (lambda update: StateTtl(1, update), "update", [None, "read", ["write"]]),
 ]
@@ -197,14 +202,36 @@ def test_a_positive_duration_is_more_than_zero(value: Any) -> None:
             check_positive_duration("d", value, reason="")
 
 
+@pytest.mark.parametrize(
+    ("name", "use"),
+    [
+        ("bounded", lambda value: FileSource("*", "json", bounded=value)),
+        ("bounded", lambda value: KafkaSource("t", {"bootstrap.servers": "localhost:1"}, bounded=value)),
+        ("jitter", lambda value: ExponentialBackoffRetry(3, 1, 5, jitter=value)),
+        ("empty", lambda value: Cache(key=str, max_entries=1, empty=value)),
+        ("accept_loss", lambda value: SnapshotStore("memory://n", "n").claim(accept_loss=value)),
+        ("rewrite", lambda value: SnapshotStore("memory://n", "n").repartition(2, rewrite=value)),
+        ("dry_run", lambda value: SnapshotStore("memory://n", "n").collect_garbage(dry_run=value)),
+        (
+            "drain",
+            lambda value: Job([1], lambda one: one, print, snapshots="memory://n", job_id="n").stop(drain=value),
+        ),
+    ],
+    ids=range(8),
+)
+def test_text_is_neither_true_nor_false(name: str, use: Callable[[Any], Any]) -> None:
+    with pytest.raises(ConfigError, match=f"{name}='no': pass True or False, not a value of type str"):
+        use("no")
+
+
 def yielding(*_: Any) -> Any:
     yield None
 
 
-def test_a_call_whose_result_nobody_iterates_over_is_no_generator() -> None:
+def test_a_generator_function_is_refused() -> None:
     for is_awaited in (True, False):
         with pytest.raises(ConfigError, match="use `return` instead of `yield`; why"):
-            check_callable("c", yielding, reason="why", awaited=is_awaited)
+            check_callable("c", yielding, 1, reason="why", awaited=is_awaited)
 
 
 @pytest.mark.parametrize(
@@ -212,14 +239,14 @@ def test_a_call_whose_result_nobody_iterates_over_is_no_generator() -> None:
 )
 def test_a_call_with_other_arguments_is_refused_with_its_signature(call: Any) -> None:
     with pytest.raises(ConfigError, match=r"called with 2 arguments, and is defined with \(.*\); why"):
-        check_callable("c", call, reason="why", arguments=2)
+        check_callable("c", call, 2, reason="why")
 
 
 @pytest.mark.parametrize(
     "call", [max, print, str, lambda *all_: 0, lambda one, two, three=3: 0, partial(pow, 2)], ids=range(6)
 )
 def test_a_call_that_may_take_the_arguments_is_taken(call: Any) -> None:
-    check_callable("c", call, reason="why", arguments=2)
+    check_callable("c", call, 2, reason="why")
 
 
 async def generating(*_: Any) -> Any:
@@ -234,20 +261,20 @@ class Calling:
 @pytest.mark.parametrize("call", [asynchronous, generating, partial(partial(asynchronous, 1), 2), Calling()])
 def test_a_call_that_nobody_awaits_is_no_coroutine_function(call: Any) -> None:
     with pytest.raises(ConfigError, match="use `def` in place of `async def`"):
-        check_callable("call", call, reason="")
+        check_callable("call", call, 1, reason="")
 
 
 @pytest.mark.parametrize("call", [generating, partial(generating, 1)])
 def test_a_call_that_is_awaited_is_no_generator(call: Any) -> None:
     with pytest.raises(ConfigError, match="use `await` instead of `yield`"):
-        check_callable("call", call, reason="", awaited=True)
-    check_callable("call", asynchronous, reason="", awaited=True)
+        check_callable("call", call, 1, reason="", awaited=True)
+    check_callable("call", asynchronous, 1, reason="", awaited=True)
 
 
 @pytest.mark.parametrize(("value", "named"), [(5, "a value of type int"), (None, "a value of type NoneType")])
 def test_what_cannot_be_called_is_named(value: Any, named: str) -> None:
     with pytest.raises(ConfigError, match=f"pass a callable, not {named}"):
-        check_callable("call", value, reason="")
+        check_callable("call", value, 1, reason="")
 
 
 class Somewhere:

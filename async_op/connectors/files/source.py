@@ -37,6 +37,7 @@ from async_op.retry import RetryPolicy
 from keygroups.arguments import (
     Duration,
     check_choice,
+    check_flag,
     check_instance,
     check_integer,
     check_location,
@@ -137,6 +138,7 @@ class FileSource(Source[Any]):
         storage_options: dict[str, Any] | None = None,
     ) -> None:
         check_choice("format", format, FORMATS)
+        check_flag("bounded", bounded)
         self.bounded = bounded
         # A subclass may read something else, and a type that a program registers with Arrow may give any value.
         self.is_decoded: bool = type(self).read is FileSource.read and format != "parquet"

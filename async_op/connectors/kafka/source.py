@@ -19,7 +19,7 @@ from async_op.connectors.retrying import RETRY
 from async_op.connectors.source import PartitionId, Reached, Read, Source, Undecodable
 from async_op.dead_letters import OnError
 from async_op.retry import RetryPolicy
-from keygroups.arguments import check_choice, check_instance, check_integer
+from keygroups.arguments import check_choice, check_flag, check_instance, check_integer
 
 _log = logging.getLogger(__name__)
 _OURS = {"auto.offset.reset": "error", "enable.auto.commit": False, "enable.partition.eof": True}
@@ -94,6 +94,7 @@ class KafkaSource(Source[dict[str, Any]]):
         self.on_error: OnError = on_error
         self.retry = retry
         self._contents: dict[PartitionId, list[Any]] = {}
+        check_flag("bounded", bounded)
         self.bounded = bounded
         self._topic = client.check_topic(topic)
         self.origin: str = f"topic {topic}"

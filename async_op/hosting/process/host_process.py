@@ -32,7 +32,8 @@ from async_op.hosting.process.host_files import HostFiles, holder_of, leave, swe
 from async_op.hosting.wire.frames import BEAT_SECONDS
 from async_op.hosting.wire.server import Server
 from async_op.hosting.wire.socket_paths import bindable
-from async_op.threads.loop_thread import new_event_loop, rare_collections
+from async_op.threads.garbage import rare_collections
+from async_op.threads.loop_thread import new_event_loop
 from async_op.threads.watchdog import function_of, on_blocking
 from keygroups.context_managers import contextmanager
 

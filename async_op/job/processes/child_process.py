@@ -20,7 +20,8 @@ from typing import Any, BinaryIO, NoReturn
 
 from async_op.job.processes import messages
 from async_op.job.processes.child_loop import ChildLoop, ChildSpec, Failure
-from async_op.threads.loop_thread import new_event_loop, rare_collections
+from async_op.threads.garbage import rare_collections
+from async_op.threads.loop_thread import new_event_loop
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,12 @@ from async_op.hosting.process.fork_server import EarlyTask
 from async_op.operator.counters import CALLS, LIMITS, milliseconds
 from async_op.spark.progress import EpochMetrics
 from async_op.spark.task.epoch_rows import EpochRows
-from async_op.spark.task.garbage import quick_collections
 from async_op.spark.task.host_access import MODULES, HostAccess, TaskWays
 from async_op.spark.task.newest_snapshot import Newest
 from async_op.spark.task.operator_factory import WrittenPart
 from async_op.spark.task.pickling import pickled
 from async_op.spark.task.report import NO_REPORT, SubtaskFailure, SubtaskReport, batch_of
+from async_op.threads.garbage import quick_collections
 from async_op.threads.wait_strategies import WaitSituation, WaitStrategies
 from async_op.threads.waits import Waits
 from keygroups.errors import KeyGroupsError

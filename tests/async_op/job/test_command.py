@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from async_op.job.command import job_in
-from async_op.threads.loop_thread import GARBAGE_MIN
+from async_op.threads.garbage import GARBAGE_MIN
 from keygroups import ConfigError
 from snapshots import SnapshotStore
 
