@@ -92,4 +92,5 @@ def _as_list(outputs: Any) -> list[Any]:
 def _not_awaited(outputs: Any) -> InvalidFunctionResult:
     if isinstance(outputs, Coroutine):
         outputs.close()  # otherwise Python would warn elsewhere that it was never awaited
-    return InvalidFunctionResult(outputs, "its result: `await` a call, or collect what an `async for` yields in a list")
+    wanted = "its result: `await` the call in an `async def`, or collect what an `async for` yields in a list"
+    return InvalidFunctionResult(outputs, wanted)

@@ -177,16 +177,32 @@ def check_callable(name: str, value: object, arguments: int, *, reason: str, awa
 
 
 def _check_arguments(name: str, call: Any, count: int, reason: str) -> None:
-    try:
-        signature = inspect.signature(call)
-    except ValueError:  # many functions written in C do not tell
-        return
-    try:
-        signature.bind(*range(count))
-    except TypeError:
+    if (signature := refusing_signature(call, *range(count))) is not None:
         given = "argument" if count == 1 else "arguments"
         told = f"it is called with {count or 'no'} {given}, and is defined with {signature}; {reason}"
-        raise ConfigError(name, call, told) from None
+        raise ConfigError(name, call, told)
+
+
+def refusing_signature(call: Any, *arguments: object) -> inspect.Signature | None:
+    """Return a callable's signature if that does not accept the arguments, or else None."""
+    signature = own_signature(call)
+    try:
+        if signature is not None:
+            signature.bind(*arguments)
+    except TypeError:
+        return signature
+    return None
+
+
+def own_signature(call: Any) -> inspect.Signature | None:
+    """Return what a callable itself takes, or None if it does not tell, as many functions written in C.
+
+    What a decorated function takes is of no account: the wrapper may add arguments, such as a client, or drop some.
+    """
+    try:
+        return inspect.signature(call, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return None
 
 
 def is_asynchronous(call: Any) -> bool:

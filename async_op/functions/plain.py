@@ -11,7 +11,7 @@ from typing import Any, Concatenate, Generic, Literal, TypeAlias, TypeVar, get_a
 from async_op.durations import check_delay
 from async_op.functions.base import AsyncBatchFunction, AsyncFunction, BlockingFunction, CallbackFunction, Function
 from async_op.functions.context import InvocationContext
-from keygroups.arguments import check_choice, check_count, is_asynchronous, run_by
+from keygroups.arguments import check_choice, check_count, is_asynchronous, own_signature, refusing_signature, run_by
 from keygroups.descriptors import OperatorStateDescriptor, StateDescriptor
 from keygroups.errors import ConfigError
 from keygroups.state.timers import TIMER_STATES
@@ -246,12 +246,25 @@ def _name_of(call: Any) -> str:
     return str(getattr(named, "__name__", type(named).__name__))
 
 
-def _takes_ctx(call: PlainFunction) -> bool:
-    try:
-        parameters = list(inspect.signature(call).parameters)
-    except ValueError:
-        return False  # some builtins have no signature
-    return parameters[1:2] == ["ctx"]
+def _takes_ctx(call: Any) -> bool:
+    """Tell whether the second parameter is named `ctx`: of the function, or of what it hands all its arguments to."""
+    second = 1
+    if not inspect.isroutine(call) and not isinstance(call, functools.partial):
+        call = call.__call__
+    if inspect.ismethod(call):
+        call, second = call.__func__, 2
+    taking = inspect.unwrap(call, stop=lambda wrapper: not _hands_on(wrapper, second))
+    return [one.name for one in _parameters(taking)[second : second + 1]] == ["ctx"]
+
+
+def _hands_on(wrapper: Any, place: int) -> bool:
+    """Tell whether a wrapper takes what stands at a place as one of `*args`."""
+    return any(one.kind is one.VAR_POSITIONAL for one in _parameters(wrapper)[: place + 1])
+
+
+def _parameters(call: Any) -> list[inspect.Parameter]:
+    signature = own_signature(call)
+    return [] if signature is None else list(signature.parameters.values())
 
 
 def _outputs_of(result: Any) -> list[Any]:
@@ -337,15 +350,8 @@ def check_takes(call: Callable[..., Any], name: str, *arguments: str, hint: str 
     ConfigError
         Its signature does not.
     """
-    try:
-        signature = inspect.signature(call)
-    except ValueError:
-        return  # some builtins have no signature
-    try:
-        signature.bind(*arguments)
-    except TypeError:
-        reason = f"define it with ({', '.join(arguments)}); it has {signature}{hint}"
-        raise ConfigError("function", name, reason) from None
+    if (signature := refusing_signature(call, *arguments)) is not None:
+        raise ConfigError("function", name, f"define it with ({', '.join(arguments)}); it has {signature}{hint}")
 
 
 def _check_methods(function: Function) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeAlias
 
-from keygroups.arguments import Duration, check_count, check_duration, seconds_of
+from keygroups.arguments import Duration, check_count, check_duration, refusing_signature, seconds_of
 from keygroups.errors import ConfigError
 
 
@@ -171,11 +171,7 @@ class WaitStrategies:
 
 def _takes_two(idle: Any) -> bool:
     """Tell whether something can be called with a count and an arrival."""
-    try:
-        inspect.signature(idle).bind(0, None)
-    except (TypeError, ValueError):
-        return False
-    return not inspect.iscoroutinefunction(idle)
+    return callable(idle) and refusing_signature(idle, 0, None) is None and not inspect.iscoroutinefunction(idle)
 
 
 WaitStrategiesOption: TypeAlias = WaitStrategies | Mapping[str, int | str]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from datetime import timedelta
 from fractions import Fraction
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -247,6 +247,24 @@ def test_a_call_with_other_arguments_is_refused_with_its_signature(call: Any) ->
 )
 def test_a_call_that_may_take_the_arguments_is_taken(call: Any) -> None:
     check_callable("c", call, 2, reason="why")
+
+
+def with_suffix(call: Callable[[Any, str], Any]) -> Callable[[Any], Any]:
+    @wraps(call)
+    def wrapper(value: Any) -> Any:
+        return call(value, "suffix")
+
+    return wrapper
+
+
+def test_a_decorator_may_give_a_call_arguments_of_its_own() -> None:
+    @with_suffix
+    def key_of(value: Any, suffix: str) -> Any:
+        return value + suffix
+
+    check_callable("c", key_of, 1, reason="why")
+    with pytest.raises(ConfigError, match=r"called with 2 arguments, and is defined with \(value: 'Any'\)"):
+        check_callable("c", key_of, 2, reason="why")
 
 
 async def generating(*_: Any) -> Any:

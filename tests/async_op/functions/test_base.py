@@ -235,13 +235,13 @@ NO_OUTPUTS: list[tuple[Callable[[], Any], str]] = [
     (lambda: pd.DataFrame({"a": [1]}), r"\[output\] for one"),
     (lambda: pa.table({"a": [1]}), r"\[output\] for one"),
     (lambda: pa.record_batch({"a": [1]}), r"\[output\] for one"),
-    (nothing, "`await` a call"),
+    (nothing, "`await` the call"),
     (generator, "`async for`"),
-    (lambda: asyncio.get_running_loop().create_future(), "`await` a call"),
-    (lambda: [1, nothing()], "`await` a call"),
-    (lambda: iter([nothing()]), "`await` a call"),
+    (lambda: asyncio.get_running_loop().create_future(), "`await` the call"),
+    (lambda: [1, nothing()], "`await` the call"),
+    (lambda: iter([nothing()]), "`await` the call"),
     (lambda: [generator()], "`async for`"),
-    (lambda: [asyncio.get_running_loop().create_future()], "`await` a call"),
+    (lambda: [asyncio.get_running_loop().create_future()], "`await` the call"),
 ]
 
 

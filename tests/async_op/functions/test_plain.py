@@ -160,6 +160,68 @@ async def test_the_second_parameter_gets_the_context_if_it_is_named_ctx() -> Non
     assert await outputs_of(defaulted) == [(1, "mine"), (2, "mine")]
 
 
+def with_client(call: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(call)
+    async def wrapper(value: Any) -> Any:
+        return await call(value, "client")
+
+    return wrapper
+
+
+def logged(call: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(call)
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return await call(*args, **kwargs)
+
+    return wrapper
+
+
+def with_third(call: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(call)
+    async def wrapper(self: Any, value: Any, ctx: Any) -> Any:
+        return await call(self, value, ctx, "client")
+
+    return wrapper
+
+
+class Decorated:
+    @logged
+    async def method(self, value: Any, ctx: InvocationContext) -> Any:
+        return value, ctx.key
+
+    @logged
+    async def __call__(self, value: Any, ctx: InvocationContext) -> Any:
+        return value, ctx.key
+
+
+async def test_a_decorated_function_is_called_as_its_wrapper_takes_arguments() -> None:
+    @with_client
+    async def injected(value: Any, client: Any) -> Any:
+        return value, client
+
+    @with_client
+    async def misnamed(value: Any, ctx: Any) -> Any:
+        return value, ctx
+
+    @logged
+    async def keyed(value: Any, ctx: InvocationContext) -> Any:
+        return value, ctx.key
+
+    for one in (injected, misnamed, logged(misnamed), logged(logged(injected))):
+        assert await outputs_of(one, key_by=str) == [(1, "client"), (2, "client")]
+    for one in (keyed, logged(keyed), Decorated().method, Decorated()):
+        assert await outputs_of(one, key_by=str) == [(1, "1"), (2, "2")]
+
+
+async def test_a_decorator_may_give_methods_their_client() -> None:
+    class Enriched(AsyncFunction[Any, Any]):
+        @with_third
+        async def async_invoke(self, value: Any, ctx: InvocationContext, client: Any) -> Any:
+            return [(value, client)]
+
+    assert await outputs_of(Enriched()) == [(1, "client"), (2, "client")]
+
+
 @pytest.mark.parametrize("on", ["loop", "thread", "auto"])
 async def test_a_function_may_have_keyed_state(on: Any) -> None:
     def visits(value: Any, ctx: InvocationContext) -> Any:
@@ -216,7 +278,7 @@ async def test_what_was_yielded_before_an_error_does_not_leave(broken: Any) -> N
 async def test_a_coroutine_of_a_synchronous_function_is_refused(hidden: Any, on: Any) -> None:
     async with opened(function(on=on)(decorated(hidden))) as bench:
         await bench.feed(1)
-        with pytest.raises(ElementFailed, match="`await` a call") as failed:
+        with pytest.raises(ElementFailed, match="`await` the call") as failed:
             await bench.operator.finish()
 
     assert isinstance(failed.value.__cause__, InvalidFunctionResult)
