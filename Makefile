@@ -14,7 +14,7 @@ python = $(venv)/bin/python
 install = $(python) -m pip install --disable-pip-version-check
 parallel = -n auto --maxprocesses 4 --dist worksteal
 
-.PHONY: demo test test-all coverage mutants lint bench notebooks docs packaging audit sbom java
+.PHONY: demo test test-all simulations coverage mutants lint bench notebooks docs packaging audit sbom java
 
 demo: $(venv)/spark.jsa
 	@SPARK_SUBMIT_OPTS="$$($(python) -m tests.jvm)" $(python) -m demo $(DEMO_ARGS)
@@ -26,6 +26,11 @@ test: $(venv)/.dev $(venv)/spark.jsa
 
 test-all: $(venv)/.dev $(venv)/spark.jsa
 	@$(python) -m tests.run $(parallel) $(TEST_ARGS)
+
+# The simulations, with twenty times the seeds of CI.
+simulations: $(venv)/.dev
+	@$(python) -m tests.run $(parallel) --seeds 10000 tests/simulation tests/hosting/simulation tests/async_op/job/test_simulation.py \
+		tests/async_op/job/processes/test_processes_simulation.py tests/async_op/job/processes/test_shared_limits.py $(TEST_ARGS)
 
 # Lines and branches that no test runs. Spark's workers write what they have measured when they end, so none is reused.
 coverage: $(venv)/.coverage $(venv)/spark.jsa
