@@ -159,7 +159,10 @@ def test_an_error_in_open_shows_the_line(world: World, resident: bool) -> None:
     assert len(shown.splitlines()) < 20
 
 
-def test_a_function_that_blocks_is_warned_of_by_the_driver_while_it_blocks(world: World, tmp_path: Path) -> None:
+def test_a_function_that_blocks_is_warned_of_by_the_driver_while_it_blocks(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "_ANSWER_SECONDS", 5.0)  # for so long a look may wait for the blocked host
     warned = tmp_path / "warned"
 
     async def blocks(value: Any) -> Any:
