@@ -28,7 +28,7 @@ test-all: $(venv)/.dev $(venv)/spark.jsa
 	@$(python) -m tests.run $(parallel) $(TEST_ARGS)
 
 # The simulations, with twenty times the seeds of CI.
-simulations: $(venv)/.dev
+simulations: $(venv)/.dev java
 	@$(python) -m tests.run $(parallel) --seeds 10000 tests/simulation tests/hosting/simulation tests/async_op/job/test_simulation.py \
 		tests/async_op/job/processes/test_processes_simulation.py tests/async_op/job/processes/test_shared_limits.py $(TEST_ARGS)
 

@@ -6,13 +6,12 @@ The two strategies, their defaults and the names of their settings come from Apa
 from __future__ import annotations
 
 import enum
-import inspect
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeAlias
 
-from keygroups.arguments import Duration, check_count, check_duration, refusing_signature, seconds_of
+from keygroups.arguments import Duration, check_count, check_duration, is_asynchronous, refusing_signature, seconds_of
 from keygroups.errors import ConfigError
 
 
@@ -171,7 +170,7 @@ class WaitStrategies:
 
 def _takes_two(idle: Any) -> bool:
     """Tell whether something can be called with a count and an arrival."""
-    return callable(idle) and refusing_signature(idle, 0, None) is None and not inspect.iscoroutinefunction(idle)
+    return callable(idle) and refusing_signature(idle, 0, None) is None and not is_asynchronous(idle)
 
 
 WaitStrategiesOption: TypeAlias = WaitStrategies | Mapping[str, int | str]

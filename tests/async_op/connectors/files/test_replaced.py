@@ -37,17 +37,19 @@ def lines(*numbers: int) -> bytes:
 class Nights:
     """A job that is run now and then over the same snapshots."""
 
-    def __init__(self, glob: Any, format: str = "json", *, interval: float = 0.02, **options: Any) -> None:
+    def __init__(
+        self, glob: Any, format: str = "json", *, of_job: dict[str, Any] | None = None, **options: Any
+    ) -> None:
         self.sink = Epochs()
         self._arguments = (glob, format)
-        self._interval = interval
+        self._of_job = of_job or {}
         self._options = options
         self._place = f"memory://{uuid.uuid4().hex}"
 
     def job(self, **options: Any) -> Any:
         glob, format = self._arguments
         source = FileSource(glob, format, **self._options | options)
-        return new_job(source, same, self.sink, snapshots=self._place, snapshot_interval=self._interval)
+        return new_job(source, same, self.sink, snapshots=self._place, **self._of_job)
 
     async def run(self, **options: Any) -> list[Any]:
         """Run once; returns the new values, in order."""
@@ -296,7 +298,8 @@ def test_a_log_that_is_rotated_at_any_moment_of_a_job_loses_nothing(
 
     monkeypatch.setattr(Glob, "files", at_a_moment(Glob.files))
     monkeypatch.setattr(FileAccess, "open", at_a_moment(FileAccess.open))
-    nights = Nights(f"{log}*", interval=0.7, bounded=False, poll_interval=1.0, retry=None)
+    rarely = {"snapshot_interval": 0.7}  # it waits for minutes of the clock, in which nothing happens
+    nights = Nights(f"{log}*", of_job=rarely, bounded=False, poll_interval=1.0, retry=None)
 
     async def days() -> None:
         async with running(nights.job()):
