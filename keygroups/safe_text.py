@@ -102,14 +102,16 @@ def add_note(error: BaseException, note: str) -> None:
 
 
 def described(error: BaseException) -> str:
-    """Return the type and the message of an error.
+    """Return the type and the message of an error, as the last line of a traceback has them.
 
     Examples
     --------
     >>> described(ValueError("two"))
     'ValueError: two'
+    >>> described(TimeoutError())
+    'TimeoutError'
     """
-    return f"{type(error).__name__}: {text_of(error)}"
+    return f"{type(error).__name__}: {text_of(error)}".removesuffix(": ")
 
 
 def traceback_of(error: BaseException) -> str | None:

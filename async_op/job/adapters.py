@@ -16,6 +16,7 @@ from collections.abc import (
     Set,
     Sized,
 )
+from functools import partial
 from hashlib import blake2b
 from itertools import chain, islice
 from typing import Any
@@ -69,7 +70,7 @@ class Samples:
 
     def __init__(self) -> None:
         self.count = 0
-        self._digest = b""
+        self._digest = _hash()
 
     @property
     def next_stored(self) -> int:
@@ -81,37 +82,40 @@ class Samples:
     def add(self, elements: Sequence[Any]) -> None:
         """Look at the elements that come next."""
         before, self.count = self.count, self.count + len(elements)
-        sparse = max(before, _ALL_SAMPLED) // _SAMPLED_EVERY * _SAMPLED_EVERY + _SAMPLED_EVERY
-        for number in chain(
-            range(before + 1, min(self.count, _ALL_SAMPLED) + 1), range(sparse, self.count + 1, _SAMPLED_EVERY)
-        ):
-            self._digest = _digest_of(elements[number - before - 1], self._digest)
+        dense = max(_ALL_SAMPLED - before, 0)
+        sparse = dense - (before + dense) % _SAMPLED_EVERY + _SAMPLED_EVERY - 1
+        for element in chain(elements[:dense], elements[sparse::_SAMPLED_EVERY]):
+            self._digest.update(_bytes_of(element))
 
     def content(self, length: int | None, last: Any = None, *, is_end: bool = False) -> list[Any]:
         """Return what is stored: the length, the digest with its count, and a digest of the last element."""
-        end = [self.count, _digest_of(last)] if is_end else [0, b""]
-        return [length, self.count, self._digest, *end]
+        end = [self.count, _hash(_bytes_of(last)).digest()] if is_end else [0, b""]
+        return [length, self.count, self._digest.digest(), *end]
 
     def skip(self, elements: Sequence[Any], stored: list[Any] | None) -> bool:
         """Look at elements that were read before; returns whether they match what was stored."""
         _, count, digest, last, last_digest = stored or (None, 0, b"", 0, b"")
         before = self.count
-        is_same = not before < last <= before + len(elements) or last_digest == _digest_of(elements[last - before - 1])
+        is_same = True
+        if before < last <= before + len(elements):
+            is_same = last_digest == _hash(_bytes_of(elements[last - before - 1])).digest()
         if not before < count <= before + len(elements):
             self.add(elements)
             return is_same
         self.add(elements[: count - before])
-        is_same &= self._digest == digest
+        is_same &= self._digest.digest() == digest
         self.add(elements[count - before :])
         return is_same
 
 
-def _digest_of(value: Any, before: bytes = b"") -> bytes:
+_hash = partial(blake2b, digest_size=16)
+
+
+def _bytes_of(element: Any) -> bytes:
     try:
-        packed = pack(value, "an element of the source")
+        return pack(element, "an element of the source")
     except (KeyGroupsError, ValueError, RecursionError):
-        packed = type(value).__qualname__.encode()  # a value that cannot be stored has no bytes to compare
-    return blake2b(before + packed, digest_size=16).digest()
+        return type(element).__qualname__.encode()  # a value that cannot be stored has no bytes to compare
 
 
 class IterableSource(Source[Any]):

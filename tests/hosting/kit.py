@@ -121,6 +121,8 @@ class Straying(Counting):
 
     async def open(self, runtime: Any) -> None:
         self.stray = asyncio.create_task(self.wander())
+        # Else asyncio tells of the error when garbage is collected, in the middle of another test.
+        self.stray.add_done_callback(asyncio.Task.exception)
 
     async def wander(self) -> None:
         raise SystemExit

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
@@ -224,8 +223,6 @@ def test_a_stray_task_that_would_end_the_loop_fails_the_epoch() -> None:
         pytest.raises(OperatorInterrupted, match="SystemExit"),
     ):
         epoch(host.channel(), hello(), [rows("endless", seconds=600.0)])
-    del host
-    gc.collect()  # what asyncio says of the stray task it says here, not in the middle of another test
 
 
 def test_a_function_that_does_not_close_is_given_up_in_a_task_too(
