@@ -147,7 +147,7 @@ class UnpicklableFunction(KeyGroupsError, TypeError):
     function: str
     """The name of the function."""
     attributes: list[str]
-    """Its attributes that cannot be sent."""
+    """Its attributes, and the variables that it uses, that cannot be sent."""
     reason: str
     """The error message of the pickler."""
 
@@ -155,7 +155,7 @@ class UnpicklableFunction(KeyGroupsError, TypeError):
         held = f" (its {', '.join(self.attributes)})" if self.attributes else ""
         return (
             f"{self.function}{held} cannot be sent to the workers: {self.reason}; keep only addresses and settings in "
-            "it; create clients, locks and the like in `open()`, on the executor"
+            "it; create clients, locks and the like in `open()` of an AsyncFunction, on the executor"
         )
 
 

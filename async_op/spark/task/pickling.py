@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import io
+from collections.abc import Iterator
 from dataclasses import fields
-from types import FunctionType, ModuleType
+from functools import partial
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 from pyspark import Accumulator, Broadcast, cloudpickle
 from pyspark.cloudpickle import cloudpickle as internals
 
 from async_op.functions.base import Function
-from async_op.functions.plain import name_of
+from async_op.functions.plain import Plain, name_of
 from async_op.options import OperatorOptions
 from async_op.spark.errors import UnpicklableFunction
 from async_op.threads.wait_strategies import WaitStrategies
@@ -20,6 +23,9 @@ from keygroups.errors import ConfigError
 _dumps: Any = cloudpickle.dumps
 _Pickler: Any = cloudpickle.CloudPickler
 _is_by_reference: Any = internals._should_pickle_by_reference
+_globals_used_by: Any = internals._extract_code_globals
+_NOT_PICKLED = ("__dict__", "__weakref__", "_abc_impl")
+"""What cloudpickle leaves out of a class."""
 
 
 def check_pickles(options: OperatorOptions, wait_strategies: WaitStrategies) -> None:
@@ -46,12 +52,42 @@ def _check_function(function: Function) -> None:
     Raises
     ------
     UnpicklableFunction
-        The function, or an attribute that the error names, cannot be pickled.
+        The function, or what it holds or uses and the error names, cannot be pickled.
     """
     error = _failure_of(function)
     if error is not None:
-        held = [name for name, value in getattr(function, "__dict__", {}).items() if _failure_of(value) is not None]
-        raise UnpicklableFunction(name_of(function), held, str(error)) from error
+        name = name_of(function)
+        held = [one for one in dict.fromkeys(_culprits(name, function, set())) if one != name]
+        raise UnpicklableFunction(name, held, str(error)) from error
+
+
+def _culprits(name: str, value: object, seen: set[int]) -> Iterator[str]:
+    """Yield the names of attributes and variables that cannot be pickled, in a value that has this name itself."""
+    if id(value) in seen or _failure_of(value) is None:
+        return
+    seen.add(id(value))
+    inside = [one for part, held in _parts_of(value).items() for one in _culprits(part, held, seen)]
+    yield from inside or [name]
+
+
+def _parts_of(value: object) -> dict[str, object]:
+    """Return what is pickled with a function, object or class: attributes, and the variables that it uses."""
+    match value:
+        case FunctionType():
+            used = _globals_used_by(value.__code__)
+            variables = {name: value.__globals__[name] for name in used if name in value.__globals__}
+            defaults = {name: one.default for name, one in inspect.signature(value).parameters.items()}
+            return variables | defaults | dict(inspect.getclosurevars(value).nonlocals)
+        case Plain():
+            return {value.__name__: vars(value)["__wrapped__"]}
+        case partial():
+            given = inspect.signature(value.func).bind_partial(*value.args, **value.keywords)
+            return {"func": value.func} | given.arguments
+        case MethodType():
+            return {value.__name__: value.__func__, type(value.__self__).__name__: value.__self__}
+        case type():
+            return {name: one for name, one in vars(value).items() if name not in _NOT_PICKLED}
+    return {**getattr(value, "__dict__", {}), type(value).__name__: type(value)}
 
 
 def pickled(value: object) -> bytes:
