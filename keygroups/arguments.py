@@ -8,11 +8,13 @@ import math
 import numbers
 import operator
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from keygroups.errors import ConfigError
+
+_PAIR = 2
 
 Duration: TypeAlias = float | timedelta
 """A length of time: seconds as a number, or a `datetime.timedelta`."""
@@ -146,7 +148,7 @@ def check_settings(name: str, value: object) -> dict[str, Any]:
         It is not a dict whose keys are text.
     """
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise ConfigError(name, f"<{type(value).__name__}>", "pass a dict with the names of settings as keys")
+        raise ConfigError(name, _hidden(value), "pass a dict with the names of settings as keys")
     return dict(value)
 
 
@@ -154,6 +156,48 @@ def check_instance(name: str, value: object, kind: type | tuple[type, ...], *, r
     """Raise `ConfigError` unless a value is of a type, or of one of several."""
     if not isinstance(value, kind):
         raise ConfigError(name, value, f"is {_kind(value)}; {reason}")
+
+
+def check_elements(name: str, value: object) -> None:
+    """Raise `ConfigError` unless a value is iterated over in elements: Python would take text or a dict apart.
+
+    Examples
+    --------
+    >>> check_elements("values", "tea")
+    Traceback (most recent call last):
+    keygroups.errors.ConfigError: values='<str>': pass a list: Python would iterate over the parts of this object
+    """
+    if isinstance(value, str | bytes | bytearray | memoryview | Mapping):
+        raise ConfigError(name, _hidden(value), "pass a list: Python would iterate over the parts of this object")
+    if not isinstance(value, Iterable):
+        raise ConfigError(name, _hidden(value), "pass a list or another iterable")
+
+
+def pairs_in(name: str, value: object) -> Iterator[tuple[Any, Any]]:
+    """Yield the items of a mapping, or pairs as they are.
+
+    Raises
+    ------
+    ConfigError
+        It is something else, or one of the pairs is none. Text of two characters is none, although Python unpacks it.
+
+    Examples
+    --------
+    >>> list(pairs_in("entries", {"tea": 2})), list(pairs_in("entries", [("tea", 2)]))
+    ([('tea', 2)], [('tea', 2)])
+    """
+    if isinstance(value, Mapping):
+        yield from value.items()
+        return
+    check_elements(name, value)
+    for number, pair in enumerate(cast("Iterable[Any]", value), 1):
+        if not isinstance(pair, tuple | list) or len(pair) != _PAIR:
+            raise ConfigError(name, _hidden(pair), f"pass (key, value) pairs or a dict; item {number} is no pair")
+        yield pair[0], pair[1]
+
+
+def _hidden(value: object) -> str:
+    return f"<{type(value).__name__}>"
 
 
 def check_callable(name: str, value: object, arguments: int, *, reason: str, awaited: bool = False) -> None:

@@ -47,7 +47,8 @@ _NEEDED = {
 def check_input(name: str, frame: object) -> None:
     """Raise `ConfigError` unless the input is a DataFrame."""
     if not isinstance(frame, DataFrame):
-        raise ConfigError(name, frame, "pass a DataFrame")
+        reason = "pass a DataFrame of Spark, such as spark.createDataFrame(rows)"
+        raise ConfigError(name, None if frame is None else f"<{type(frame).__name__}>", reason)
 
 
 def check_sink(sink: object, output_schema: StructType) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Collection, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Collection, Iterable, Iterator
 from contextlib import aclosing
 from typing import Any, TypeAlias, TypeVar
 
@@ -19,6 +19,7 @@ from async_op.operator.subtask_info import SubtaskInfo
 from async_op.options import OperatorOptions
 from async_op.stream.timestamps import LAST_WATERMARK, Timestamps
 from async_op.threads.read_ahead import read_ahead
+from keygroups.arguments import check_elements
 from keygroups.errors import ConfigError
 
 _In = TypeVar("_In")
@@ -160,9 +161,9 @@ class _StreamOperator(AsyncWaitOperator):
 def _elements_of(stream: Any) -> Stream[Any]:
     if has_arrow_stream(stream):
         return rows_of_stream(stream, "stream")
-    if isinstance(stream, str | bytes | bytearray | Mapping):
-        raise ConfigError("stream", stream, "pass a list: Python would iterate over the parts of this object")
     if not isinstance(stream, Iterable | AsyncIterable):
         reason = "pass an iterable, an async iterable or a Spark DataFrame; a Source needs `snapshots` and `job_id`"
         raise ConfigError("stream", stream, reason)
+    if isinstance(stream, Iterable):
+        check_elements("stream", stream)
     return stream

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import Any, NamedTuple
 
+from keygroups.arguments import check_elements
 from keygroups.descriptors import (
     AggregatingState,
     ListState,
@@ -147,6 +148,7 @@ class ExpiringListHandle(_ExpiringHandle, ListHandle):
         overlay.kept, overlay.added = None, self._made_of(values)
 
     def _made_of(self, values: Iterable[object]) -> list[Expiring]:
+        check_elements("values", values)
         return [self._made_to_live(self._storable(value)) for value in values]
 
     def _overlay(self) -> ListOverlay:

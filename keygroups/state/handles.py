@@ -6,12 +6,13 @@ until the object is written. A value that cannot be stored is refused when it is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Protocol
 
 import pyarrow as pa
 from immutables import Map
 
+from keygroups.arguments import check_elements, pairs_in
 from keygroups.descriptors import (
     AggregatingState,
     ListState,
@@ -188,10 +189,14 @@ class ListHandle(EntriesHandle):
 
     def add_all(self, values: Iterable[object]) -> None:
         """Append several elements once the invocation completes."""
+        if type(values) is not list:
+            check_elements("values", values)
         self._overlay().added.extend(list(map(self._storable, values)))
 
     def update(self, values: Iterable[object]) -> None:
         """Set all elements once the invocation completes."""
+        if type(values) is not list:
+            check_elements("values", values)
         overlay = self._overlay()
         overlay.kept, overlay.added = None, list(map(self._storable, values))
 
@@ -241,9 +246,9 @@ class MapHandle(EntriesHandle):
         overlay.content = overlay.content.set(identity, self._storable(value))
         overlay.changed.add(identity)
 
-    def put_all(self, entries: Iterable[tuple[Hashable, object]] | dict[Any, object]) -> None:
+    def put_all(self, entries: Iterable[tuple[Hashable, object]] | Mapping[Any, object]) -> None:
         """Set the values of several map keys once the invocation completes."""
-        for key, value in entries.items() if isinstance(entries, dict) else entries:
+        for key, value in pairs_in("entries", entries):
             self.put(key, value)
 
     def remove(self, key: Hashable) -> None:

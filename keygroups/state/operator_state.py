@@ -11,6 +11,7 @@ from _thread import get_ident
 from collections.abc import Hashable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, TypeAlias
 
+from keygroups.arguments import check_elements
 from keygroups.codec import pack
 from keygroups.descriptors import OperatorListState, OperatorMapState, OperatorStateDescriptor
 from keygroups.representation import representation
@@ -79,6 +80,7 @@ class OperatorListHandle:
     def update(self, values: Iterable[object]) -> None:
         """Replace the items by those that this subtask is to keep."""
         self._check_owner()
+        check_elements("values", values)
         self._items = self._visible = list(map(self._storable, values))
 
     def cut(self) -> tuple[object, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from keygroups.arguments import pairs_in
 from keygroups.codec import codecs_used
 from keygroups.descriptors import StateDescriptor
 from keygroups.errors import ConfigError
@@ -47,7 +48,7 @@ def bootstrap(
     manifest = first_manifest(operator_id, parallelism, key_groups, hash_, "bootstrap", lineage=lineage)
     infos: list[StateInfo] = []
     files: list[DataFile] = []
-    for descriptor, rows in states.items() if isinstance(states, Mapping) else states:
+    for descriptor, rows in pairs_in("states", states):
         check_descriptor("states", descriptor)
         info = state_info(descriptor, None)
         if info.name in {one.name for one in infos}:

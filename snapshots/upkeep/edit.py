@@ -10,9 +10,9 @@ from typing import Any, Self, TypeAlias, get_args
 
 import pyarrow as pa
 
-from keygroups.arguments import check_instance
+from keygroups.arguments import check_instance, pairs_in
 from keygroups.codec import codecs_used
-from keygroups.descriptors import OperatorStateDescriptor, StateDescriptor
+from keygroups.descriptors import OperatorMapState, OperatorStateDescriptor, StateDescriptor
 from keygroups.errors import ConfigError
 from keygroups.names import LINEAGE_NAME, OPERATOR_STATE_NAME, STATE_NAME, in_step, split_step
 from keygroups.operator_state import split
@@ -126,7 +126,7 @@ class Editor:
         ----------
         descriptor : StateDescriptor
             The declaration of the state.
-        rows : pyarrow.Table, RecordBatch or RecordBatchReader, or iterable of (key, value)
+        rows : pyarrow.Table, RecordBatch or RecordBatchReader, or dict or iterable of (key, value)
             The new content, see `SnapshotStore.bootstrap`.
         step : str, optional
             In a job, the step of the state.
@@ -241,7 +241,9 @@ class Editor:
 
         def changed(tables: Iterator[pa.Table], encoding: UserRowEncoding) -> Iterator[pa.Table]:
             items = (item for table in tables for item in _items_of(table))
-            return encoding.tables(chain.from_iterable(function(key, value) for key, value in items))
+            return encoding.tables(
+                chain.from_iterable(pairs_in("function", function(key, value)) for key, value in items)
+            )
 
         return self._rewritten(state, step, changed)
 
@@ -384,7 +386,8 @@ def write_items(
         An item cannot be stored, or does not fit the declared type.
     """
     states = OperatorStates((descriptor,))
-    states.handle(descriptor).update(items)
+    is_map = isinstance(descriptor, OperatorMapState)
+    states.handle(descriptor).update(pairs_in("items", items) if is_map else items)
     checked = states.cut("an edit")[descriptor.name]
     channels = [channel for channel in manifest.channels if channel.step == step]
     shares = [list(checked)] * len(channels)

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
+from keygroups.arguments import pairs_in
 from keygroups.errors import ConfigError, NullKey, UnstorableValue, in_message
 from keygroups.hashes.columns import is_bytes, is_text
 from keygroups.hashing import key_groups_of
@@ -33,8 +34,10 @@ from snapshots.format.parquet import KEY_GROUP
 from snapshots.format.schemas import ENTRY_COLUMNS
 from snapshots.restore.reader import decode_column
 
-Rows: TypeAlias = "pa.Table | pa.RecordBatch | pa.RecordBatchReader | Iterable[tuple[Hashable, Any]]"
-"""Arrow data with the columns of a state, or (key, value) pairs. Anything with `__arrow_c_stream__` is Arrow data."""
+Rows: TypeAlias = (
+    "pa.Table | pa.RecordBatch | pa.RecordBatchReader | Iterable[tuple[Hashable, Any]] | Mapping[Hashable, Any]"
+)
+"""Arrow data with the columns of a state, or (key, value) pairs, or a dict. Anything with `__arrow_c_stream__` is Arrow data."""
 
 _LIST_COLUMNS = 4
 """Key group, key, position and value. A list with more columns has a time to live, so elements may be missing."""
@@ -148,8 +151,8 @@ class UserRowEncoding:
         what = "values" if name == "value" else f"the column {name!r}"
         return ConfigError("rows", found, f"{what} of state {self.info.name!r} are {type_}: cast them before")
 
-    def _from_pairs(self, pairs: Iterable[tuple[Hashable, Any]]) -> Iterator[pa.Table]:
-        rows = self._entries(pairs)
+    def _from_pairs(self, pairs: object) -> Iterator[pa.Table]:
+        rows = self._entries(pairs_in("rows", pairs))
         where = f"state {self.info.name!r}"
         while piece := list(islice(rows, PIECE_ROWS)):
             keys, entries, values = (list(column) for column in zip(*piece, strict=True))
@@ -165,10 +168,10 @@ class UserRowEncoding:
 
     def _entries(self, pairs: Iterable[tuple[Hashable, Any]]) -> Iterator[tuple[Hashable, Hashable, Any]]:
         kind, where = self.info.kind, f"state {self.info.name!r} of key "
-        for pair in pairs:
-            if len(pair) != 2:
-                raise ConfigError("rows", pair, "pass (key, value) pairs, or Arrow data")
-            key, value = identity_of(pair[0]), pair[1]
+        for given, value in pairs:
+            if given is None:
+                raise NullKey(f"a row of state {self.info.name!r}")
+            key = identity_of(given)
             if kind not in ENTRY_COLUMNS:
                 yield key, None, value
             elif kind == "list" and isinstance(value, list | tuple):
@@ -176,9 +179,7 @@ class UserRowEncoding:
             elif kind == "map" and isinstance(value, Mapping):
                 yield from ((key, identity_of(map_key), item) for map_key, item in value.items())
             else:
-                raise UnstorableValue(
-                    f"{type(value).__qualname__} instead of a {kind}", f"{where}{in_message(pair[0])}"
-                )
+                raise UnstorableValue(f"{type(value).__qualname__} instead of a {kind}", f"{where}{in_message(given)}")
 
     def _with_key_groups(self, arrays: dict[str, pa.Array], schema: pa.Schema) -> pa.Table:
         packed = is_packed(schema.field("key"))

@@ -235,6 +235,8 @@ def test_a_task_that_was_left_behind_does_not_end_the_loop(when: str, raised: ty
     class Strays(Calls):
         async def open(self, runtime: Any) -> None:
             self.stray = asyncio.create_task(self.wander())
+            # Else asyncio tells of the error when garbage is collected, in the middle of another test.
+            self.stray.add_done_callback(asyncio.Task.exception)
 
         async def wander(self) -> None:
             try:

@@ -335,7 +335,7 @@ def test_a_timeout_without_a_drain_is_refused(run: Run) -> None:
 
 
 WRONG: dict[str, tuple[Callable[[Run], dict[str, Any]], str]] = {
-    "no DataFrame": (lambda _: {"stream_df": [1]}, r"stream_df=\[1\]: pass a DataFrame"),
+    "no DataFrame": (lambda _: {"stream_df": [1]}, "stream_df='<list>': pass a DataFrame"),
     "bounded": (lambda run: {"stream_df": run.spark.range(1)}, "stream_df=.*is not streaming"),
     "no sink": (lambda _: {"sink": None}, "sink=None"),
     "a coroutine function": (lambda _: {"sink": Wait.async_invoke}, "sink=.*"),

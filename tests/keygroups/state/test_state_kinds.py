@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pytest
 
 from keygroups import (
     AggregatingState,
+    ConfigError,
     KeyGroupRange,
     ListState,
     MapState,
@@ -193,6 +195,26 @@ def test_handles_of_an_ended_invocation_are_refused(state: StateDescriptor) -> N
     for name in names:
         with pytest.raises(StateAccessOutsideInvocation):
             getattr(handle, name)()
+
+
+@pytest.mark.parametrize("state", [ListState("tags"), ListState("tags", ttl=60)], ids=["a list", "with a time to live"])
+@pytest.mark.parametrize("values", ["tea", b"tea", {"tea": 1}, 5], ids=repr)
+def test_a_list_takes_nothing_apart(state: ListState, values: Any) -> None:
+    tags = Run((state,)).begin().state(state)
+    tags.add_all(tag for tag in ("green", "black"))
+    for write in (tags.update, tags.add_all):
+        with pytest.raises(ConfigError, match=rf"values='<{type(values).__name__}>': pass a list"):
+            write(values)
+    assert tags.get() == ["green", "black"]
+
+
+@pytest.mark.parametrize("entries", ["ab", ["ab"], [("a", 1, 2)], [1], None], ids=repr)
+def test_a_map_takes_only_pairs(entries: Any) -> None:
+    prices = Run().begin().state(ANY_MAP)
+    prices.put_all(MappingProxyType({"tea": 2}))
+    with pytest.raises(ConfigError, match="entries="):
+        prices.put_all(entries)
+    assert prices.items() == [("tea", 2)]
 
 
 def test_an_accumulator_that_is_changed_in_place_is_not_the_committed_one() -> None:

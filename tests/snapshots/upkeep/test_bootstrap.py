@@ -184,7 +184,12 @@ POINTS = ValueState("points", pa.struct({"x": pa.int64()}))
         (COUNT, arrow(key=["a", None], value=[1, 2]), NullKey, "key of state 'count'"),
         (COUNT, [(None, 1)], NullKey, "null key"),
         (COUNT, [({"a"}, 1)], UnsupportedKey, "set"),
-        (COUNT, [("a", 1, 2)], ConfigError, "pairs"),
+        (COUNT, [("a", 1), ("a", 1, 2)], ConfigError, "rows='<tuple>'.* item 2 is no pair"),
+        (COUNT, ["ab", "cd"], ConfigError, "rows='<str>'.* item 1 is no pair"),
+        (COUNT, [b"ab"], ConfigError, "item 1 is no pair"),
+        (COUNT, [1, 2], ConfigError, "item 1 is no pair"),
+        (COUNT, "ab", ConfigError, "pass a list"),
+        (COUNT, None, ConfigError, "pass a list"),
         (PROFILE, [("a", object())], UnstorableValue, "object"),
     ],
 )
@@ -197,6 +202,20 @@ def test_rows_that_do_not_fit_are_refused_and_nothing_is_committed(
         store.bootstrap({state: given}, parallelism=2, max_parallelism=G)
 
     assert store.latest() is None
+
+
+def test_rows_may_be_a_dict() -> None:
+    counts = {"ab": 1, ("b", 2): 2, 3: 3}
+
+    snapshot = new_store().bootstrap({COUNT: counts}, parallelism=2, max_parallelism=G)
+
+    assert plain_content(snapshot, COUNT) == counts
+
+
+@pytest.mark.parametrize("states", [COUNT, [COUNT], "ab", {"ab"}], ids=repr)
+def test_states_without_rows_are_refused(states: Any) -> None:
+    with pytest.raises(ConfigError, match="states="):
+        new_store().bootstrap(states, parallelism=1)
 
 
 def test_a_second_bootstrap_is_refused() -> None:

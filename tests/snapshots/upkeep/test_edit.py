@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from keygroups import ConfigError, ListState, ValueState, key_group_of
+from keygroups import ConfigError, ListState, OperatorListState, OperatorMapState, ValueState, key_group_of
 from snapshots import CommitConflict, DuplicateKey, Snapshot, SnapshotNotFound, SnapshotStore, WriterFenced
 from tests.snapshot_kit import COUNT, PROFILE, G, content_of, new_store, part, parts, record, restored, words
 from tests.snapshots.plain_states import CLICKS, PRICES, plain_content
@@ -128,8 +128,24 @@ def test_a_state_may_change_its_type_and_its_kind() -> None:
         (lambda editor: editor.rename("count", "a/b"), "letters, digits"),
         (lambda editor: editor.transform("absent", doubled), "has the states"),
         (lambda editor: editor.transform("count", lambda table: table.drop_columns("value")), "value is not there"),
+        (lambda editor: editor.transform("count", lambda _: None), "rows='<NoneType>'"),
+        (lambda editor: editor.map_items("count", lambda *_: None), "function='<NoneType>'"),
+        (lambda editor: editor.map_items("count", lambda *_: ("ab", "cd")), "function='<str>'.* item 1 is no pair"),
+        (lambda editor: editor.put_items(OperatorListState("names"), "ab"), "values='<str>': pass a list"),
+        (lambda editor: editor.put_items(OperatorListState("names"), {"ab": 1}), "values='<dict>': pass a list"),
+        (lambda editor: editor.put_items(OperatorMapState("rules"), ["ab"]), "items='<str>'.* item 1 is no pair"),
     ],
-    ids=["drop", "rename what", "rename to what", "rename to a path", "transform what", "transform to what"],
+    ids=[
+        *("drop", "rename what", "rename to what", "rename to a path", "transform what", "transform to what"),
+        *(
+            "transform to nothing",
+            "map to nothing",
+            "map to one pair",
+            "items of text",
+            "items of a dict",
+            "no entries",
+        ),
+    ],
 )
 def test_an_edit_that_cannot_be_is_refused(edit: Any, message: str) -> None:
     store, _ = bootstrapped()
