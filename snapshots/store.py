@@ -260,7 +260,7 @@ class SnapshotStore:
     ) -> Snapshot:
         """Write a first snapshot from rows: the state with which an operator will start. Memory is bounded.
 
-        Rows are (key, value) pairs, a dict, or Arrow data. In a pair, the value is a list for a list state, a dict for a map
+        Rows are (key, value) pairs, a dict, or Arrow data. The value is a list for a list state, a dict for a map
         state, and the accumulator for an aggregating state. Arrow data have the columns of `Snapshot.to_arrow`: `key`,
         `value`, and `position` (list) or `map_key` (map). A struct in `key` is a key of several columns.
 

@@ -37,7 +37,7 @@ from snapshots.restore.reader import decode_column
 Rows: TypeAlias = (
     "pa.Table | pa.RecordBatch | pa.RecordBatchReader | Iterable[tuple[Hashable, Any]] | Mapping[Hashable, Any]"
 )
-"""Arrow data with the columns of a state, or (key, value) pairs, or a dict. Anything with `__arrow_c_stream__` is Arrow data."""
+"""Arrow data (anything with `__arrow_c_stream__`) with the columns of a state, (key, value) pairs, or a dict."""
 
 _LIST_COLUMNS = 4
 """Key group, key, position and value. A list with more columns has a time to live, so elements may be missing."""
