@@ -148,8 +148,9 @@ class OperatorOptions(SharedOptions):
             raise ConfigError("dead_letters", self.dead_letters, "pass it with on_error='dead_letter', and only then")
         if self.dead_letters is not None:
             check_callable("dead_letters", self.dead_letters, 1, reason="it gets each DeadLetter")
-        if self.state_backend != "memory" and not isinstance(self.state_backend, DiskStateBackend):
-            raise ConfigError("state_backend", self.state_backend, "use 'memory' or a DiskStateBackend")
+        backend: object = self.state_backend
+        if not isinstance(backend, DiskStateBackend) and not (isinstance(backend, str) and backend == "memory"):
+            raise ConfigError("state_backend", backend, "use 'memory' or a DiskStateBackend")
 
     @classmethod
     def of(cls, function: AnyFunction, *, timeout: Duration | None = None, **options: Any) -> Self:

@@ -113,7 +113,7 @@ def seconds_of(duration: Duration) -> float:
 
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     """Raise `ConfigError` unless a value is one of the choices."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:  # an array is compared item by item
         raise ConfigError(name, value, f"use one of {', '.join(choices)}")
 
 
@@ -137,6 +137,15 @@ def check_location(name: str, value: object, *, reason: str) -> str:
     if not text.strip():
         raise ConfigError(name, value, f"it is empty; {reason}")
     return text
+
+
+def check_text(name: str, value: object, *, reason: str) -> str:
+    """Return text; raises `ConfigError` if the value is empty or no text."""
+    if not isinstance(value, str):
+        raise ConfigError(name, value, f"pass text, not {_kind(value)}; {reason}")
+    if not value:
+        raise ConfigError(name, value, f"it is empty; {reason}")
+    return value
 
 
 def check_settings(name: str, value: object) -> dict[str, Any]:

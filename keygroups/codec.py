@@ -7,6 +7,7 @@ code; a user's type is decoded by the function that the user registered.
 from __future__ import annotations
 
 import datetime as dt
+import inspect
 import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
@@ -21,15 +22,16 @@ from typing import Any
 import msgpack
 import numpy as np
 
+from keygroups.arguments import check_callable
 from keygroups.context_managers import contextmanager
 from keygroups.errors import ConfigError, KeyGroupsError, MissingCodec, UnstorableValue
+from keygroups.names import CODEC_NAME
 
 _BIG_INT, _TUPLE, _SET, _FROZENSET, _DECIMAL, _UUID, _DATETIME, _DATE, _TIME, _TIMEDELTA, _NAMED = range(1, 12)
 _BYTEARRAY, _NUMPY = range(12, 14)
 _NATIVE = frozenset({type(None), bool, int, float, str, bytes})
 _NUMBERS = frozenset({int, float})
 _BUILTIN = frozenset({*_NATIVE, bytearray, list, dict})
-_CODEC_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 _NINE_BYTES = b"\xcb\xcf\xd3"
 """What msgpack marks a number of nine bytes with: a float, and an integer of 64 bits without or with a sign."""
@@ -75,7 +77,8 @@ def register_codec(name: str, type: type, encode: Callable[[Any], object], decod
     Raises
     ------
     ConfigError
-        The name is invalid or belongs to the codec of another class, or the class can be stored without a codec.
+        An argument is invalid, the name belongs to the codec of another class, or the class can be stored without a
+        codec.
 
     Examples
     --------
@@ -84,8 +87,11 @@ def register_codec(name: str, type: type, encode: Callable[[Any], object], decod
     >>> unpack(pack([Fraction(1, 3)], "an example"))
     [Fraction(1, 3)]
     """
-    if not _CODEC_NAME.fullmatch(name):
-        raise ConfigError("name", name, "a codec is named by letters, digits, '_', '.' and '-', 128 at most")
+    CODEC_NAME.check("name", name)
+    if not inspect.isclass(type):
+        raise ConfigError("type", type, "pass the class of the values")
+    check_callable("encode", encode, 1, reason="it converts a value to what is stored")
+    check_callable("decode", decode, 1, reason="it converts what was stored to a value")
     if type in _ENCODERS or type in _BUILTIN:
         raise ConfigError("type", type, "values of this type can be stored without a codec")
     codec = _Codec(name, type, encode, decode)

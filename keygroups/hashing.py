@@ -139,7 +139,7 @@ def key_groups_of(keys: Any, max_parallelism: int, hash: str = "xxhash64") -> ND
     UnsupportedKey
         The hash does not support the keys' type.
     ConfigError
-        There is no such hash, or ``0 < max_parallelism <= 32768`` does not hold.
+        The keys are a single one, there is no such hash, or ``0 < max_parallelism <= 32768`` does not hold.
 
     Examples
     --------

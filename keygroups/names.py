@@ -84,6 +84,11 @@ LINEAGE_NAME = NameRule(
 )
 """A lineage, or the namespace that a user has chosen in its place: the first part of idempotency keys, up to a '/'."""
 
+CODEC_NAME = NameRule(
+    re.compile("[A-Za-z0-9_.-]+"), 128, "a codec is named by letters, digits, '_', '.' and '-', 128 at most"
+)
+"""The name of a codec, which is stored with each of its values."""
+
 DATA_PATH = NameRule(
     re.compile(r"data(?:/(?!\.{1,2}(?:/|$))[^/\\\x00-\x1f\x7f\ud800-\udfff]+)+"),
     1024,

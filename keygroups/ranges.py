@@ -88,7 +88,7 @@ def check_max_parallelism(max_parallelism: int) -> None:
     check_count("max_parallelism", max_parallelism, 1, MAX_KEY_GROUPS)
 
 
-def check_parallelism(parallelism: int, max_parallelism: int) -> None:
+def check_parallelism(parallelism: int, max_parallelism: int, name: str = "parallelism") -> None:
     """Check that every subtask can own at least one key group.
 
     Parameters
@@ -97,6 +97,8 @@ def check_parallelism(parallelism: int, max_parallelism: int) -> None:
         The number of subtasks.
     max_parallelism : int
         The number of key groups.
+    name : str
+        What errors call the parallelism.
 
     Raises
     ------
@@ -109,7 +111,7 @@ def check_parallelism(parallelism: int, max_parallelism: int) -> None:
     """
     check_max_parallelism(max_parallelism)
     reason = f"{max_parallelism=}, and each subtask owns a key group"
-    check_count("parallelism", parallelism, 1, max_parallelism, reason=reason)
+    check_count(name, parallelism, 1, max_parallelism, reason=reason)
 
 
 def range_of(subtask_index: int, parallelism: int, max_parallelism: int) -> KeyGroupRange:

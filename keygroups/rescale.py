@@ -73,8 +73,8 @@ def plan_rescale(old_parallelism: int, new_parallelism: int, max_parallelism: in
     1 -> 1 KeyGroupRange(start=64, end=85)
     1 -> 2 KeyGroupRange(start=86, end=127)
     """
-    check_parallelism(old_parallelism, max_parallelism)
-    check_parallelism(new_parallelism, max_parallelism)
+    check_parallelism(old_parallelism, max_parallelism, "old_parallelism")
+    check_parallelism(new_parallelism, max_parallelism, "new_parallelism")
     moves = tuple(_moves(old_parallelism, new_parallelism, max_parallelism))
     return RescalePlan(old_parallelism, new_parallelism, max_parallelism, moves)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
 from keygroups.arguments import Duration, check_duration, check_positive_duration
+from keygroups.errors import ConfigError
 from keygroups.ttl import wall_time
 
 _NAMES = (
@@ -52,7 +53,7 @@ def seconds_to_wait(headers: Mapping[str, str], *, default: Duration = 1.0, maxi
     Raises
     ------
     ConfigError
-        A duration is invalid.
+        A duration is invalid, or the headers are no mapping of text.
 
     Examples
     --------
@@ -84,7 +85,11 @@ def seconds_until_reset(headers: Mapping[str, str], maximum: Duration) -> float:
 
 
 def _lower(headers: Mapping[str, str]) -> dict[str, str]:
-    return {name.lower(): value.strip() for name, value in headers.items()}
+    try:
+        return {name.lower(): value.strip() for name, value in headers.items()}
+    except AttributeError:
+        reason = "pass the headers of the answer, a mapping of text to text"
+        raise ConfigError("headers", f"<{type(headers).__name__}>", reason) from None
 
 
 def _asked(headers: Mapping[str, str]) -> Iterator[float | None]:

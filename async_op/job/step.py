@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass, fields
-from typing import Any
+from typing import Any, get_args
 
 import pyarrow as pa
 
@@ -13,7 +13,7 @@ from async_op.dead_letters import DeadLetter, OnError
 from async_op.functions.plain import AnyFunction, as_function, name_of
 from async_op.operator.key_columns import KeyBy, key_getter
 from async_op.options import Mode, OperatorOptions, SharedOptions, StateBackend
-from keygroups.arguments import check_instance
+from keygroups.arguments import check_choice, check_instance
 from keygroups.errors import ConfigError
 from keygroups.names import STEP_NAME
 from keygroups.representation import representation
@@ -70,6 +70,7 @@ class Step(SharedOptions):
     value_type: pa.DataType | None = None
 
     def __post_init__(self) -> None:
+        check_choice("on_error", self.on_error, get_args(OnError))
         if self.name is not None:
             STEP_NAME.check("name", self.name)
         if self.name == SOURCE:

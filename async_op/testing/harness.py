@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 
 from async_op.clock import LoopClock
 from async_op.dead_letters import DeadLetter
-from async_op.elements import Record, Watermark
+from async_op.elements import TIMESTAMP_MAX, Record, Watermark
 from async_op.functions.plain import AnyFunction, name_of
 from async_op.in_flight.idempotency_keys import Identity
 from async_op.job.routing import Route
@@ -24,6 +24,7 @@ from async_op.resilience import SharedLimits
 from async_op.testing.errors import HarnessNotEntered, InsideEventLoop, Stalled
 from async_op.testing.virtual_loop import START_MILLISECONDS, VirtualLoop
 from async_op.threads.own_thread import running_loop
+from keygroups.arguments import check_integer
 from keygroups.descriptors import StateDescriptor
 from keygroups.hashing import key_hasher
 from keygroups.ranges import check_parallelism, default_max_parallelism, subtask_of
@@ -104,7 +105,7 @@ class OperatorHarness:
         self._max_parallelism = default_max_parallelism(parallelism) if max_parallelism is None else max_parallelism
         check_parallelism(parallelism, self._max_parallelism)
         self._store = SnapshotStore(f"memory://{uuid.uuid4().hex}", "operator")
-        self._start = start
+        self._start = check_integer("start", start, 0, TIMESTAMP_MAX, reason="it is milliseconds since the epoch")
         self._numbers = count()
         self._operators: list[_Subtask] = []
         self._runner: asyncio.Runner | None = None

@@ -9,9 +9,11 @@ from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from async_op.elements import TIMESTAMP_MAX
 from async_op.testing.errors import InsideEventLoop, Stalled
 from async_op.threads.blocking_work import Beside
 from async_op.threads.own_thread import running_loop
+from keygroups.arguments import check_integer
 from keygroups.context_managers import contextmanager
 from keygroups.representation import representation
 
@@ -111,7 +113,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self, start: int = START_MILLISECONDS) -> None:
         self.beside: Beside = AtOnce()
         self._now = 0.0
-        self._start = start
+        self._start = check_integer("start", start, 0, TIMESTAMP_MAX, reason="it is milliseconds since the epoch")
         self._waits = 0
         selector = _NoWait()
         selector.loop = self

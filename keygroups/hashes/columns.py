@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from keygroups.arguments import check_elements
 from keygroups.errors import NullKey, UnsupportedKey
 
 # Exact types whose values Arrow stores unchanged. A datetime is not among them: aware and naive
@@ -39,12 +40,15 @@ def arrow_or_list(keys: Any) -> pa.Array | pa.ChunkedArray | list[Any]:
     ------
     NullKey
         A key of a pandas object is missing; pandas uses NaN for missing values.
+    ConfigError
+        It is a single key, or cannot be iterated over.
     """
     if isinstance(keys, (pa.Array, pa.ChunkedArray)):
         return keys
     if hasattr(keys, "isna") and (missing := np.flatnonzero(keys.isna())).size:
         raise NullKey(f"row {missing[0]} of the keys")
-    if not hasattr(keys, "dtype"):
+    if not getattr(keys, "ndim", 0):
+        check_elements("keys", keys[()] if isinstance(keys, np.ndarray) else keys)
         return list(keys)
     return keys.tolist() if keys.dtype == object else pa.array(keys)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from async_op.connectors.errors import ConnectorNotInstalled
-from keygroups.arguments import check_settings
+from keygroups.arguments import check_settings, check_text
 from keygroups.errors import ConfigError
 
 REQUEST_SECONDS_MAX = 30.0
@@ -77,9 +77,7 @@ def load() -> Any:
 
 def check_topic(topic: object) -> str:
     """Return the name of a topic; raises `ConfigError` unless it is text."""
-    if not isinstance(topic, str) or not topic:
-        raise ConfigError("topic", topic, "name a topic")
-    return topic
+    return check_text("topic", topic, reason="name a topic")
 
 
 def check_config(config: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:

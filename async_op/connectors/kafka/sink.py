@@ -22,9 +22,8 @@ from async_op.connectors.retrying import is_transient_of_library
 from async_op.connectors.sink import SINK_RETRY, ShippedSink, Sink
 from async_op.dead_letters import OnError
 from async_op.retry import RetryPolicy
-from keygroups.arguments import check_integer
+from keygroups.arguments import check_integer, check_text
 from keygroups.context_managers import contextmanager
-from keygroups.errors import ConfigError
 
 _log = logging.getLogger(__name__)
 _BYTES_MAX = 1_000_000
@@ -89,10 +88,8 @@ class KafkaSink(ShippedSink):
         dead_letters: Sink[Any] | None = None,
     ) -> None:
         super().__init__(on_error=on_error, retry=retry, dead_letters=dead_letters)
-        if not name or str(name) != name:
-            raise ConfigError("name", name, "pass the job's id, which names its transactions")
+        self._name = check_text("name", name, reason="pass the job's id, which names its transactions")
         self._topic = client.check_topic(topic)
-        self._name = name
         self._group = f"keygroups-{name}"
         self._config = client.check_config(config, {"transactional.id": self._group})
         self._bytes_max = int(config.get("message.max.bytes", _BYTES_MAX))

@@ -82,7 +82,7 @@ class IcebergSink(TableSink):
         dead_letters: Sink[Any] | None = None,
     ) -> None:
         super().__init__(table, name, on_error=on_error, retry=retry, dead_letters=dead_letters)
-        if not table.rpartition(".")[0]:
+        if not self._table.rpartition(".")[0]:
             raise ConfigError("table", table, "name it with its namespace, as in 'sales.t'")
         self._catalog_properties = check_settings("catalog", catalog)
         check_schema(schema)

@@ -17,8 +17,7 @@ from async_op.connectors.errors import SinkRefused, UnsupportedColumn, Unwritabl
 from async_op.connectors.sink import ShippedSink, Sink
 from async_op.dead_letters import LETTER_SCHEMA, OnError
 from async_op.retry import RetryPolicy
-from keygroups.arguments import check_integer, check_location
-from keygroups.errors import ConfigError
+from keygroups.arguments import check_integer, check_location, check_text
 from keygroups.representation import representation
 from keygroups.safe_text import described
 from keygroups.values import Misfit, check_complete
@@ -73,9 +72,7 @@ class TableSink(ShippedSink):
     ) -> None:
         super().__init__(on_error=on_error, retry=retry, dead_letters=dead_letters)
         table = check_location("table", table, reason="name a table")
-        if not name or str(name) != name:
-            raise ConfigError("name", name, "pass the job's id, which names its epochs in the table")
-        self.name = name
+        self.name = check_text("name", name, reason="pass the job's id, which names its epochs in the table")
         self._table = table
         self._threads: OwnThreads | None = None
         self._repeats = Repeats(name)

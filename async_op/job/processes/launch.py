@@ -247,7 +247,7 @@ def processes_of(processes: object, parallelism: int | None) -> int | None:
     """
     if processes is None:
         return None
-    if processes == "auto":
+    if isinstance(processes, str) and processes == "auto":
         found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         count = min(found, parallelism or found, PROCESSES_MAX)
         return count if count > 1 else None

@@ -34,10 +34,10 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: IcebergSink("a.b", "a", catalog={}, schema=5), "schema=5: .*pass a pyarrow.Schema"),  # type: ignore[arg-type]
     (lambda: PostgresSink(b"secret", "t", "a"), "url='bytes': pass the address"),  # type: ignore[arg-type]
     (lambda: PostgresSink("", 5, "a"), "table=5: .*name a table"),  # type: ignore[arg-type]
-    (lambda: KafkaSource("", BROKERS), "topic='': name a topic"),
+    (lambda: KafkaSource("", BROKERS), "topic='': it is empty; name a topic"),
     (lambda: KafkaSource("t", "secret"), "config='<str>': pass a dict"),  # type: ignore[arg-type]
     (lambda: KafkaSink("t", "a", ["secret"]), "config='<list>': pass a dict"),  # type: ignore[arg-type]
-    (lambda: KafkaSink(None, "a", BROKERS), "topic=None: name a topic"),  # type: ignore[arg-type]
+    (lambda: KafkaSink(None, "a", BROKERS), "topic=None: pass text, .*; name a topic"),  # type: ignore[arg-type]
     (lambda: job(FileSink), "sink=.*: pass a Sink"),
     (lambda: job(yielding), "use `return` instead of `yield`; pass a Sink"),
     (lambda: job(yielding_too), "use `await` instead of `yield`; pass a Sink"),

@@ -1,0 +1,155 @@
+"""Whatever is passed where a user passes something: it works, or it is an error of this project, never a raw one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import async_op
+import keygroups
+from async_op import connectors, testing
+from keygroups.errors import KeyGroupsError
+from snapshots import SnapshotStore
+
+
+class Odd:
+    """A class that nobody has seen before, and no base of anything."""
+
+
+ODD: list[Any] = [
+    *(None, True, False, 0, -1, 5, 2.5, math.nan, math.inf, 10**30, "", "x", "../x", "\ud800", b"x"),
+    *([], [1], ["x"], [None], (), (1, 2), {}, {"a": 1}, {1: "a"}, {1}, range(3), timedelta(seconds=1)),
+    *(datetime(2020, 1, 1), Decimal("1.5"), np.int64(3), np.float64(1.5), np.array([1, 2]), np.array(1), pa.int64()),
+    *(int, Odd(), Odd, len, lambda: 1, lambda one: one, lambda one, other: one, Path("x"), pa.table({"a": [1]})),
+]
+
+
+async def call(value: Any) -> Any:
+    return value
+
+
+def of_one(value: Any) -> Any:
+    return value
+
+
+_RETRY = {"max_attempts": 3, "retry_on": None, "retry_if_result": None}
+_TYPED = {"name": "state", "type": None}
+_FADING = _TYPED | {"ttl": None}
+_SINK = {"on_error": "fail", "retry": None, "dead_letters": None}
+_BROKER = {"bootstrap.servers": "localhost:1"}
+
+DOORS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
+    (keygroups.ValueState, _FADING | {"default": 0}),
+    (keygroups.ListState, _FADING),
+    (keygroups.MapState, _FADING),
+    (keygroups.ReducingState, _FADING | {"reduce": max}),
+    (keygroups.AggregatingState, _FADING | {"create": list, "add": lambda one, other: one, "result": len}),
+    (keygroups.OperatorListState, _TYPED | {"mode": "split"}),
+    (keygroups.OperatorMapState, _TYPED),
+    (keygroups.StateTtl, {"seconds": 5, "update": "write"}),
+    (keygroups.DiskStateBackend, {"directory": None, "cache_bytes": 2**26}),
+    (keygroups.KeyGroupRange, {"start": 0, "end": 3}),
+    (keygroups.key_group_of, {"key": "a", "max_parallelism": 8, "hash": "xxhash64"}),
+    (keygroups.key_groups_of, {"keys": ["a"], "max_parallelism": 8, "hash": "xxhash64"}),
+    (keygroups.plan_rescale, {"old_parallelism": 1, "new_parallelism": 2, "max_parallelism": 8}),
+    (keygroups.range_of, {"subtask_index": 0, "parallelism": 2, "max_parallelism": 8}),
+    (keygroups.subtask_of, {"key_group": 0, "parallelism": 2, "max_parallelism": 8}),
+    (keygroups.default_max_parallelism, {"parallelism": 3}),
+    (keygroups.register_codec, {"name": "odd", "type": Odd, "encode": of_one, "decode": of_one}),
+    (async_op.AdaptiveConcurrency, {"minimum": 1, "maximum": 5, "slow_seconds": 1.0, "decrease": 0.5}),
+    (async_op.Budget, {"limit": 5, "unit": "calls", "cost": None}),
+    (async_op.Cache, {"key": of_one, "max_entries": 5, "ttl_seconds": 1.0, "empty": False}),
+    (
+        async_op.CircuitBreaker,
+        {"failure_rate": 0.5, "window": 20, "open_seconds": 3.0, "probes": 1, "when_open": "wait"},
+    ),
+    (
+        async_op.ExponentialBackoffRetry,
+        _RETRY | {"initial_delay": 1.0, "max_delay": 2.0, "multiplier": 2.0, "jitter": True},
+    ),
+    (async_op.FixedDelayRetry, _RETRY | {"delay": 1.0}),
+    (async_op.ParkWait, {"park_seconds": 0.1}),
+    (async_op.ProgressiveWait, {"level1_count": 1, "level2_count": 2, "level3_sleep_seconds": 0.1}),
+    (async_op.RateLimit, {"per_second": 5.0, "burst": None, "cost": None, "unit": None}),
+    (
+        async_op.Resilience,
+        dict.fromkeys(
+            ("cache", "single_flight", "concurrency", "circuit_breaker", "rate_limit", "failure_on", "budget")
+        ),
+    ),
+    (async_op.RestartPolicy, {"max_restarts": 3, "initial_delay": 1.0, "max_delay": 5.0, "reset_after": 5.0}),
+    (async_op.Retention, {"keep_last": 3, "min_age": 5.0}),
+    (async_op.SingleFlight, {"key": of_one}),
+    (
+        async_op.Step,
+        {"function": call, "mode": "unordered", "on_error": "fail", "state_backend": "memory", "capacity": 5}
+        | dict.fromkeys(("name", "timeout", "retry", "resilience", "key_by", "value_type")),
+    ),
+    (async_op.WaitStrategies, dict.fromkeys(("source", "consume", "back_pressure"), async_op.ParkWait())),
+    (async_op.function, {"states": (), "operator_states": (), "max_threads": None, "on": "auto"}),
+    (async_op.seconds_to_wait, {"headers": {}, "default": 1.0, "maximum": 5.0}),
+    (async_op.shared, {"key": "client", "factory": list}),
+    (async_op.AsyncDataStream.ordered_wait, {"stream": [1], "function": call, "capacity": 5, "timeout": None}),
+    (
+        async_op.Job,
+        {"source": [1], "steps": call, "sink": print, "snapshots": "snapshots", "job_id": "odd", "hash": "xxhash64"}
+        | {"retention": async_op.Retention()}
+        | dict.fromkeys(("parallelism", "max_parallelism", "snapshot_interval", "watermark_delay", "idle_timeout"))
+        | dict.fromkeys(("dead_letters", "restart", "processes", "idempotency_namespace", "storage_options")),
+    ),
+    (SnapshotStore, {"uri": "snapshots", "operator_id": "odd", "storage_options": None}),
+    (
+        testing.OperatorHarness,
+        {"step": call, "parallelism": 1, "max_parallelism": None, "hash": "xxhash64", "start": 0},
+    ),
+    (testing.RecordedService, {"path": "answers.jsonl", "record": None}),
+    (connectors.FileSink, _SINK | {"folder": "out", "format": "json", "schema": None, "storage_options": None}),
+    (
+        connectors.FileSource,
+        {"glob": "*.json", "format": "json", "bounded": True, "timestamp": None, "poll_interval": 1.0}
+        | {"max_record_bytes": 100, "on_error": "fail", "on_replaced": "fail", "retry": None, "storage_options": None},
+    ),
+    (connectors.DeltaSink, _SINK | {"table": "t", "name": "odd", "schema": None, "storage_options": None}),
+    (connectors.IcebergSink, _SINK | {"table": "a.t", "name": "odd", "catalog": {}, "schema": None}),
+    (connectors.KafkaSink, _SINK | {"topic": "t", "name": "odd", "config": _BROKER}),
+    (
+        connectors.KafkaSource,
+        {"topic": "t", "config": _BROKER, "beginning": "earliest", "bounded": False, "on_error": "fail", "retry": None},
+    ),
+    (connectors.PostgresSink, _SINK | {"url": "postgresql://localhost/x", "table": "t", "name": "odd"}),
+]
+_NAMED_IN_PLACE_OF = {"step": ["function"], "steps": ["function"], "keys": ["null key", "keys of type"]}
+"""What an error names if not the argument itself."""
+
+ARGUMENTS = [(door, given, name) for door, given in DOORS for name in given]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("door", "given", "name"), ARGUMENTS, ids=[f"{door.__qualname__} {name}" for door, _, name in ARGUMENTS]
+)
+def test_an_odd_argument_works_or_is_an_error_with_a_name(
+    door: Callable[..., Any], given: dict[str, Any], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    door(**given)
+    names = [name, *_NAMED_IN_PLACE_OF.get(name, ())]
+    raised: dict[str, Exception] = {}
+    for odd in ODD:
+        try:
+            door(**given | {name: odd})
+        except KeyGroupsError as error:
+            assert any(one in str(error) for one in names)
+        except Exception as error:  # noqa: BLE001 - shown all together
+            raised[repr(odd)] = error
+
+    assert raised == {}
+    assert list(tmp_path.iterdir()) == []
