@@ -16,16 +16,17 @@ from snapshots.filesystem import Folder, divided, open_folder, uri_text
 from snapshots.folder_hints import newest_or_empty, not_found, warn_of_others
 from snapshots.format.subtask import SubtaskSnapshot
 from snapshots.observing import observed_rescale
+from snapshots.progress import Progress
 from snapshots.restore.snapshot import Snapshot, newest_snapshot
 from snapshots.upkeep.bootstrap import bootstrap, copy_snapshot
 from snapshots.upkeep.compaction import compact
 from snapshots.upkeep.edit import Editor
 from snapshots.upkeep.retention import KEEP_LAST, MIN_AGE_SECONDS, GarbageReport, Pins, collect_garbage
 from snapshots.upkeep.rewrite import repartition
-from snapshots.upkeep.rewrite_engines import Engine, Progress, engine_named
+from snapshots.upkeep.rewrite_engines import Engine, engine_named
 from snapshots.upkeep.user_rows import Rows
 from snapshots.upkeep.verify import VerifyReport, verify_version
-from snapshots.versions import committed_versions, load_requested, newest_version
+from snapshots.versions import check_version, committed_versions, load_requested, newest_version
 
 
 class SnapshotStore:
@@ -375,11 +376,11 @@ class SnapshotStore:
         SnapshotNotFound
             There is no such version, or it is expiring.
         """
-        Pins(self.folder).add(version)
+        Pins(self.folder).add(check_version(version))
 
     def unpin(self, version: int) -> None:
         """Allow garbage collection to remove a version again; has no effect if it is not pinned."""
-        Pins(self.folder).remove(version)
+        Pins(self.folder).remove(check_version(version))
 
     def pinned(self) -> list[int]:
         """Return the pinned versions, ascending."""

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Sequence
 from itertools import pairwise
 
+from keygroups.arguments import check_integer
 from snapshots.errors import FolderMoved, ManifestMissing, SnapshotCorrupted, SnapshotNotFound
 from snapshots.filesystem import Folder
 from snapshots.filesystem.errors import PathObstructed
@@ -76,6 +77,11 @@ def load_manifest(folder: Folder, version: int) -> Manifest:
     return with_lists(folder, head, head.lists)
 
 
+def check_version(version: object) -> int:
+    """Return a version that a user has named; raises `ConfigError` if it is no number."""
+    return check_integer("version", version, 1, reason="store.versions() lists those that there are")
+
+
 def load_requested(folder: Folder, version: int) -> Manifest:
     """Do the same for a named version; if it is not there, the error says why.
 
@@ -88,6 +94,7 @@ def load_requested(folder: Folder, version: int) -> Manifest:
     FolderMoved
         The manifest belongs to another operator.
     """
+    version = check_version(version)
     try:
         return load_manifest(folder, version)
     except SnapshotNotFound as error:

@@ -24,7 +24,7 @@ from async_op.resilience import SharedLimits
 from async_op.testing.errors import HarnessNotEntered, InsideEventLoop, Stalled
 from async_op.testing.virtual_loop import START_MILLISECONDS, VirtualLoop
 from async_op.threads.own_thread import running_loop
-from keygroups.arguments import check_integer
+from keygroups.arguments import Duration, check_duration, check_elements, check_integer
 from keygroups.descriptors import StateDescriptor
 from keygroups.hashing import key_hasher
 from keygroups.ranges import check_parallelism, default_max_parallelism, subtask_of
@@ -171,10 +171,13 @@ class OperatorHarness:
         """
         operators, number = self._entered, next(self._numbers)
         subtask = self._route.target(value, number % self._parallelism)
-        self._do(operators[subtask].process(value, timestamp, element_id or f"element-{number}"))
+        self._do(
+            operators[subtask].process(value, timestamp, f"element-{number}" if element_id is None else element_id)
+        )
 
     def process_all(self, values: Iterable[Any]) -> None:
         """Feed elements, one after the other."""
+        check_elements("values", values)
         for value in values:
             self.process(value)
 
@@ -183,9 +186,9 @@ class OperatorHarness:
         for operator in self._entered:
             self._do(operator.process_watermark(timestamp))
 
-    def advance(self, seconds: float) -> None:
+    def advance(self, seconds: Duration) -> None:
         """Let virtual time pass, with everything that happens meanwhile."""
-        self._do(asyncio.sleep(seconds))
+        self._do(asyncio.sleep(check_duration("seconds", seconds)))
 
     def finish(self) -> None:
         """End the input: let time pass until nothing is in flight."""

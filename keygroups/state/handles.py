@@ -297,6 +297,10 @@ class MapHandle(EntriesHandle):
         elif self.table.is_plain_key(key):
             return
         where = f"a map key in {self._where()}"
+        try:
+            frozenset((key,))
+        except TypeError:
+            raise UnstorableValue(kind.__qualname__, where, "it is unhashable: use a tuple") from None
         if key is not None and identity_of(key) is None:
             raise UnstorableValue(kind.__qualname__, where, "it is no time, and None would take its place")
         check_storable(key, declared, where)

@@ -7,26 +7,25 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
+from rich import progress as bars
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from keygroups.context_managers import contextmanager
 from snapshots.cli.output import Report, new_console, to_rich
+from snapshots.progress import Progress
 
 Show: TypeAlias = Callable[[Report], None]
 """Shows the newest report."""
 
-Advance: TypeAlias = Callable[[int, int], None]
-"""Called with the number of bytes done and the total number of bytes."""
-
 
 @contextmanager
-def progress_bar(verb: str) -> Iterator[Advance]:
+def progress_bar(verb: str) -> Iterator[Progress]:
     """Show a progress bar on stderr, only on a terminal; it disappears at the end."""
-    columns = (TextColumn(verb), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as bar:
+    size, left = bars.DownloadColumn(binary_units=True), bars.TimeRemainingColumn()
+    columns = (bars.TextColumn(verb), bars.BarColumn(), size, left)
+    with bars.Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as bar:
         task = bar.add_task(verb, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 

@@ -24,13 +24,11 @@ from snapshots.format.manifest import DataFile
 from snapshots.format.parquet import KEY_GROUP
 from snapshots.format.steps import check_step, of_step
 from snapshots.inspection.target import replacing
+from snapshots.progress import Progress, progress_of
 from snapshots.restore.reader import decode_column
 from snapshots.restore.snapshot import Snapshot
 from snapshots.restore.streaming import StateStream, all_key_groups
 from snapshots.restore.tables import ITEMS_SCHEMA, element_tables, elements_schema, item_files, item_tables
-
-Progress = Callable[[int, int], None]
-"""Is told how many bytes of the snapshot's files are done, and of how many."""
 
 
 class _Sink(Protocol):
@@ -44,7 +42,7 @@ def export(
     *,
     key_groups: KeyGroupRange | None = None,
     step: str | None = None,
-    progress: Progress = lambda _done, _total: None,
+    progress: Progress | None = None,
 ) -> int:
     """Write a state, or the in-flight elements, to a local file. The ending of its name sets the format.
 
@@ -82,6 +80,7 @@ def export(
     SnapshotCorrupted
         A file of the snapshot is damaged; the target is unchanged.
     """
+    tell = progress_of(progress)
     target = Path(check_location("path", path, reason="name the file to write"))
     sink_of = _SINKS.get(target.suffix)
     if sink_of is None:
@@ -100,7 +99,7 @@ def export(
         for table in content.tables:
             sink.write(table)
             done += table.num_rows
-            progress(bytes_total * done // rows_total, bytes_total)
+            tell(bytes_total * done // rows_total, bytes_total)
     return done
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -35,13 +35,11 @@ from snapshots.inspection import (
     steps_of,
 )
 from snapshots.inspection.for_people import duration_text, key_text, size_text, value_text
+from snapshots.progress import Progress, progress_of
 from snapshots.restore.reader import decode_column
 from snapshots.restore.snapshot import Snapshot
 from snapshots.restore.streaming import StateStream, all_key_groups
 from snapshots.store import SnapshotStore
-
-Progress = Callable[[int, int], None]
-"""Called with the number of bytes done and the total number of bytes."""
 
 _TEXT_LENGTH_MAX = 120
 _CHANNELS_MAX = 64
@@ -98,7 +96,7 @@ def render(
     largest: int = 10,
     samples: int = 0,
     versions: int = 50,
-    progress: Progress = lambda _done, _total: None,
+    progress: Progress | None = None,
 ) -> str:
     """Return a snapshot as one HTML page without scripts or network requests.
 
@@ -141,7 +139,7 @@ def render(
         ownership=Ownership.of(total, manifest.parallelism),
         rescale=None if parallelism is None else Rescale.of(total, manifest.parallelism, parallelism),
         in_flight=in_flight_summary(snapshot),
-        largest=_largest(snapshot, sizes, largest, progress),
+        largest=_largest(snapshot, sizes, largest, progress_of(progress)),
         history=history(store, versions),
         epochs=newest_epochs(store, snapshot),
         changes=since_parent(store, snapshot) if largest else None,

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeAlias, get_args
 
 import pyarrow as pa
 
-from keygroups.arguments import check_instance, pairs_in
+from keygroups.arguments import check_callable, check_elements, check_instance, pairs_in
 from keygroups.codec import codecs_used
 from keygroups.descriptors import OperatorMapState, OperatorStateDescriptor, StateDescriptor
 from keygroups.errors import ConfigError
@@ -205,6 +205,7 @@ class Editor:
         ConfigError, NullKey, UnsupportedKey, UnstorableValue, DuplicateKey
             There is no such state, or a returned row does not fit.
         """
+        check_callable("function", function, 1, reason="it gets the rows of a key group")
 
         def changed(tables: Iterator[pa.Table], encoding: UserRowEncoding) -> Iterator[pa.Table]:
             for table in tables:
@@ -238,6 +239,7 @@ class Editor:
         ConfigError, NullKey, UnsupportedKey, UnstorableValue, DuplicateKey
             There is no such state, or a pair does not fit.
         """
+        check_callable("function", function, 2, reason="it gets a key and its value")
 
         def changed(tables: Iterator[pa.Table], encoding: UserRowEncoding) -> Iterator[pa.Table]:
             items = (item for table in tables for item in _items_of(table))
@@ -386,8 +388,11 @@ def write_items(
         An item cannot be stored, or does not fit the declared type.
     """
     states = OperatorStates((descriptor,))
-    is_map = isinstance(descriptor, OperatorMapState)
-    states.handle(descriptor).update(pairs_in("items", items) if is_map else items)
+    if isinstance(descriptor, OperatorMapState):
+        items = pairs_in("items", items)
+    else:
+        check_elements("items", items)
+    states.handle(descriptor).update(items)
     checked = states.cut("an edit")[descriptor.name]
     channels = [channel for channel in manifest.channels if channel.step == step]
     shares = [list(checked)] * len(channels)

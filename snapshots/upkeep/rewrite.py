@@ -59,13 +59,9 @@ class Target:
         """
         key_groups = parent.max_parallelism if max_parallelism is None else max_parallelism
         check_parallelism(parallelism, key_groups)
-        key_hasher(hash_ or parent.hash)
-        return cls(
-            parallelism=parallelism,
-            max_parallelism=key_groups,
-            hash=hash_ or parent.hash,
-            version=parent.version + 1,
-        )
+        hash_ = parent.hash if hash_ is None else hash_
+        key_hasher(hash_)
+        return cls(parallelism=parallelism, max_parallelism=key_groups, hash=hash_, version=parent.version + 1)
 
     def check_is_kept(self, parent: Manifest, next_step: str = "pass rewrite=True") -> None:
         """Check that no rewrite is required; `next_step` says how to ask for one.

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from keygroups.arguments import check_choice
 from keygroups.errors import ConfigError
 from snapshots.format.files import FileWriter
 from snapshots.format.manifest import DataFile
+from snapshots.progress import Progress, progress_of, tell_nobody
 from snapshots.upkeep.buckets import Buckets
 from snapshots.upkeep.rewrite import Rewrite, StateRewrite
-
-Progress = Callable[[int, int], None]
-"""Is told how many bytes are done, and of how many: each byte counts when it is read, and again when it is written."""
 
 Engine = Literal["local", "spark"]
 
@@ -31,10 +30,10 @@ def engine_named(
     ConfigError
         There is no such engine, or it needs a session.
     """
-    if name not in get_args(Engine):
-        raise ConfigError("engine", name, f"use one of: {', '.join(get_args(Engine))}")
+    check_choice("engine", name, get_args(Engine))
+    tell = progress_of(progress)
     if name == "local":
-        return lambda rewrite: rewrite_locally(rewrite, progress or (lambda _done, _total: None))
+        return lambda rewrite: rewrite_locally(rewrite, tell)
     if spark is None:
         raise ConfigError("spark", None, "the engine 'spark' runs as a job of a session: pass it")
     from snapshots.upkeep.spark import rewrite_with_spark
@@ -42,7 +41,7 @@ def engine_named(
     return lambda rewrite: rewrite_with_spark(rewrite, spark)
 
 
-def rewrite_locally(rewrite: Rewrite, progress: Progress = lambda _done, _total: None) -> tuple[DataFile, ...]:
+def rewrite_locally(rewrite: Rewrite, tell: Progress = tell_nobody) -> tuple[DataFile, ...]:
     """Rewrite everything in this process: memory is bounded, and local disk holds one state at a time.
 
     Raises
@@ -52,7 +51,7 @@ def rewrite_locally(rewrite: Rewrite, progress: Progress = lambda _done, _total:
     UnsupportedKey
         The new hash does not support a key.
     """
-    meter = _Meter(progress, 2 * rewrite.bytes)
+    meter = _Meter(tell, 2 * rewrite.bytes)
     with (
         tempfile.TemporaryDirectory(prefix="keygroups-rewrite-") as directory,
         FileWriter(rewrite.folder, uuid.uuid4().hex) as files,
@@ -67,7 +66,7 @@ def rewrite_locally(rewrite: Rewrite, progress: Progress = lambda _done, _total:
 
 @dataclass(slots=True)
 class _Meter:
-    progress: Progress
+    tell: Progress
     total: int
     done: float = 0
 
@@ -76,7 +75,7 @@ class _Meter:
 
     def reach(self, bytes_: float) -> None:
         self.done = bytes_
-        self.progress(min(round(self.done), self.total), self.total)
+        self.tell(min(round(self.done), self.total), self.total)
 
 
 def _rewrite_state(state: StateRewrite, files: FileWriter, directory: Path, meter: _Meter) -> None:

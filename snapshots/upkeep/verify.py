@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -19,11 +19,9 @@ from snapshots.format.manifest import DataFile, ListInfo, Manifest, manifest_nam
 from snapshots.format.parquet import KEY_GROUP, ParquetReader, damage_named
 from snapshots.format.subtask import NO_KEY_GROUP
 from snapshots.lineage import LINEAGE, verify_lineage
+from snapshots.progress import Progress, progress_of, tell_nobody
 from snapshots.restore.reader import StateReader
 from snapshots.versions import load_manifest, load_requested, lost_text, lost_versions, newest_version
-
-Progress = Callable[[int, int], None]
-"""Called with the number of bytes done and the total number of bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +78,7 @@ def verify_version(folder: Folder, version: int | None, progress: Progress | Non
     FolderMoved
         The folder holds the snapshots of another operator.
     """
+    tell = progress_of(progress)
     try:
         checked = newest_version(folder) if version is None else version
     except ManifestMissing as error:
@@ -87,7 +86,7 @@ def verify_version(folder: Folder, version: int | None, progress: Progress | Non
     if checked is None:
         raise not_found(folder)
     try:
-        report = verify(folder, load_requested(folder, checked), progress)
+        report = verify(folder, load_requested(folder, checked), tell)
     except SnapshotCorrupted as error:
         report = VerifyReport(checked, 0, 0, (_problem(error),))
     if version is not None:
@@ -95,7 +94,7 @@ def verify_version(folder: Folder, version: int | None, progress: Progress | Non
     return replace(report, problems=(*report.problems, *_lost(folder), *_other_lineage(folder, checked)))
 
 
-def verify(folder: Folder, manifest: Manifest, progress: Progress | None = None) -> VerifyReport:
+def verify(folder: Folder, manifest: Manifest, tell: Progress = tell_nobody) -> VerifyReport:
     """Read every file of a snapshot and compare it with the manifest."""
     problems, done = [], 0
     objects = manifest.objects
@@ -106,8 +105,7 @@ def verify(folder: Folder, manifest: Manifest, progress: Progress | None = None)
         except SnapshotCorrupted as error:
             problems.append(_problem(error))
         done += one.bytes
-        if progress is not None:
-            progress(done, total)
+        tell(done, total)
     try:
         _verify_layers(folder, manifest)
     except SnapshotCorrupted as error:

@@ -236,7 +236,7 @@ def test_each_subtask_has_a_function_of_its_own_which_hears_of_snapshots() -> No
             heard.append((self.subtask, version))
 
     with OperatorHarness(Places(), parallelism=3) as harness:
-        harness.process_all("abc")
+        harness.process_all(["a", "b", "c"])
         harness.snapshot()
         assert harness.outputs == [0, 1, 2]
         assert heard == [(0, 1), (1, 1), (2, 1)]

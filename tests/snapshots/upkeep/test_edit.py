@@ -131,8 +131,8 @@ def test_a_state_may_change_its_type_and_its_kind() -> None:
         (lambda editor: editor.transform("count", lambda _: None), "rows='<NoneType>'"),
         (lambda editor: editor.map_items("count", lambda *_: None), "function='<NoneType>'"),
         (lambda editor: editor.map_items("count", lambda *_: ("ab", "cd")), "function='<str>'.* item 1 is no pair"),
-        (lambda editor: editor.put_items(OperatorListState("names"), "ab"), "values='<str>': pass a list"),
-        (lambda editor: editor.put_items(OperatorListState("names"), {"ab": 1}), "values='<dict>': pass a list"),
+        (lambda editor: editor.put_items(OperatorListState("names"), "ab"), "items='<str>': pass a list"),
+        (lambda editor: editor.put_items(OperatorListState("names"), {"ab": 1}), "items='<dict>': pass a list"),
         (lambda editor: editor.put_items(OperatorMapState("rules"), ["ab"]), "items='<str>'.* item 1 is no pair"),
     ],
     ids=[

@@ -62,7 +62,11 @@ class TestEdit:
     def test_items_can_be_put(self, parallelism: int) -> None:
         store, _ = written()
         editor = store.edit().put_items(OFFSETS, [("p", n) for n in range(7)])
-        after = editor.put_items(SEEN, []).put_items(RULES, {"z": 1, "a": 2}).put_items(OperatorListState("new"), "xy")
+        after = (
+            editor.put_items(SEEN, [])
+            .put_items(RULES, {"z": 1, "a": 2})
+            .put_items(OperatorListState("new"), ["x", "y"])
+        )
         snapshot = after.commit()
 
         assert held(snapshot, parallelism) == {

@@ -1,0 +1,32 @@
+"""How far a long operation is.
+
+A room of its own: inspection, reports and upkeep all tell it, and none of them imports another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from keygroups.arguments import check_callable
+
+Progress: TypeAlias = Callable[[int, int], object]
+"""Called with the number of bytes done and the total number of bytes; a rewrite counts each byte twice."""
+
+
+def tell_nobody(done: int, total: int, /) -> None:
+    """Tell nobody how far an operation is."""
+
+
+def progress_of(given: Progress | None) -> Progress:
+    """Return what is told how far an operation is, also if nobody has asked.
+
+    Raises
+    ------
+    ConfigError
+        It cannot be called with two arguments.
+    """
+    if given is None:
+        return tell_nobody
+    check_callable("progress", given, 2, reason="it is called with the number of bytes done and the total")
+    return given
