@@ -14,7 +14,7 @@ from async_op.spark.epoch.fleet import is_encrypted, unsuitable_settings
 from async_op.spark.epoch.history import check_keys
 from async_op.spark.errors import ModuleNotOnWorkers, UnpicklableFunction, UnsuitableWorkerPython
 from async_op.spark.explanation import Explanation, Finding, Found, NewestSnapshot, Situation, findings_in
-from async_op.spark.rows.schemas import is_repeatable
+from async_op.spark.rows.schemas import check_input, is_repeatable
 from async_op.spark.stage import Stage
 from async_op.spark.task.pickling import check_pickles, names_bound_to_tasks
 from async_op.spark.worker_python import check_workers, failure_in_a_task
@@ -44,6 +44,7 @@ def explained(stages: Sequence[Stage], frame: DataFrame | None = None) -> Explan
         operators[operator_id] = _facts(stage, it, latest, why_not_resident, session)
         findings += [Finding(operator_id, problem, advice) for problem, advice in findings_in(it)]
     if frame is not None:
+        check_input("df", frame)
         found = _findings_in_input(stages[0], frame)
         findings += [Finding(stages[0].store.operator_id, problem, advice) for problem, advice in found]
     return Explanation(operators, tuple(findings))

@@ -181,7 +181,7 @@ class AsyncPipeline:
         wait_strategies: WaitStrategiesOption | None = None,
         **options: Unpack[CallOptions],
     ) -> None:
-        keys = names_of(key_by)
+        keys = names_of("key_by", key_by)
         if idempotency_namespace is not None:
             LINEAGE_NAME.check("idempotency_namespace", idempotency_namespace)
         folder = check_location("snapshots", snapshots, reason="name a folder for snapshots")
@@ -189,6 +189,7 @@ class AsyncPipeline:
         if isinstance(function, AsyncBatchFunction) and function.arrow:
             raise ConfigError("function", function, "a pipeline calls functions with rows: set arrow = False")
         check_flag("resident", resident)
+        check_instance("event_time", event_time, (str, type(None)), reason="name the column, or pass None")
         if barrier_timeout is not None:
             barrier_timeout = check_delay("barrier_timeout", barrier_timeout, reason="None waits for all calls")
         for name, value, kind in (("autoscale", autoscale, AutoscalePolicy), ("retention", retention, Retention)):
@@ -215,7 +216,7 @@ class AsyncPipeline:
                 wait_strategies=as_wait_strategies(wait_strategies),
             ),
             key_by=keys,
-            order_by=[order_by] if isinstance(order_by, str) else list(order_by or []),
+            order_by=names_of("order_by", order_by),
             output_schema=schema_with_letters(parse_schema(output_schema), on_error, dead_letters),
             parallelism=parallelism,
             max_parallelism=max_parallelism,

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from async_op.connectors import DeltaSink, IcebergSink, KafkaSink, PostgresSink
 from async_op.connectors.sink import ShippedSink
 from async_op.connectors.tables.table_sink import TableSink
-from async_op.spark.rows.schemas import arrow_schema
+from async_op.spark.rows.schemas import arrow_schema, check_input
 from async_op.spark.stage import Stage
 from keygroups.arguments import check_callable, check_choice, check_count, check_location
 from keygroups.errors import ConfigError
@@ -42,13 +42,6 @@ _NEEDED = {
     "catalog": "pyiceberg's properties of the catalog, as in {'uri': 'https://…'}",
     "url": "the database, as in 'postgresql://host/name'",
 }
-
-
-def check_input(name: str, frame: object) -> None:
-    """Raise `ConfigError` unless the input is a DataFrame."""
-    if not isinstance(frame, DataFrame):
-        reason = "pass a DataFrame of Spark, such as spark.createDataFrame(rows)"
-        raise ConfigError(name, None if frame is None else f"<{type(frame).__name__}>", reason)
 
 
 def check_sink(sink: object, output_schema: StructType) -> None:

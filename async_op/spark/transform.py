@@ -63,7 +63,7 @@ def transform(
     if function.states or function.operator_states or function.has_timers:
         reason = "state and timers need snapshots: use async_op.spark.AsyncPipeline"
         raise ConfigError("function", function, reason)
-    keys = () if key_by is None else key_columns(frame.schema, names_of(key_by))
+    keys = () if key_by is None else key_columns(frame.schema, names_of("key_by", key_by))
     check_input_columns(frame.schema)
     check_arrow(function, key_by, mode)
     schema = schema_with_letters(parse_schema(output_schema), on_error, dead_letters)

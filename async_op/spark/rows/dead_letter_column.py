@@ -13,7 +13,7 @@ from pyspark.sql.types import DataType, IntegerType, LongType, StringType, Struc
 from async_op.connectors.arrow_input import readable_rows_of
 from async_op.dead_letters import LETTER_SCHEMA, DeadLetter, InPlace, OnError, row_of
 from async_op.spark.rows.arrow_outputs import DEAD_LETTER, OutputWriter
-from async_op.spark.rows.schemas import check_names
+from async_op.spark.rows.schemas import check_columns, check_input, check_names
 from keygroups.errors import ConfigError
 
 DeadLetters = Literal["column"]
@@ -34,12 +34,19 @@ def split_dead_letters(frame: DataFrame) -> tuple[DataFrame, DataFrame]:
     frame : DataFrame
         A DataFrame that was made with `dead_letters="column"`.
 
+    Raises
+    ------
+    ConfigError
+        It is no DataFrame, or has no column `dead_letter`.
+
     Examples
     --------
     >>> enriched = AsyncDataStream.unordered_wait(  # doctest: +SKIP
     ...     rows, Enrich(), output_schema="id bigint, price double", on_error="dead_letter", dead_letters="column")
     >>> outputs, letters = split_dead_letters(enriched.persist())  # doctest: +SKIP
     """
+    check_input("frame", frame)
+    check_columns(frame.schema, "frame", DEAD_LETTER)
     letter = F.col(DEAD_LETTER)
     return frame.where(letter.isNull()).drop(DEAD_LETTER), frame.where(letter.isNotNull()).select(f"{DEAD_LETTER}.*")
 

@@ -60,13 +60,13 @@ def sql_name(*path: str) -> str:
     return ".".join(f"`{part.replace('`', '``')}`" for part in path)
 
 
-def names_of(key_by: str | Sequence[str] | None) -> list[str]:
-    """Return the names of the key columns, none for None; raises `ConfigError` for anything that names no column."""
-    names = [key_by] if isinstance(key_by, str) else key_by
+def names_of(argument: str, columns: str | Sequence[str] | None) -> list[str]:
+    """Return the names of columns, none for None; raises `ConfigError` for anything that names no column."""
+    names = [columns] if isinstance(columns, str) else columns
     if names is None:
         return []
     if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) for name in names):
-        raise ConfigError("key_by", key_by, "name the key column, or a list of them; None stands for no keys")
+        raise ConfigError(argument, columns, "name a column, or a list of columns; None stands for none")
     return list(names)
 
 

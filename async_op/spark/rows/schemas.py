@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
-from pyspark.errors import PySparkException, PySparkRuntimeError
+from pyspark.errors import ParseException, PySparkException, PySparkRuntimeError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampNTZType, TimestampType
 
@@ -21,12 +21,24 @@ _DELAY = "spark.watermarkDelayMs"
 
 def parse_schema(schema: StructType | str | None) -> StructType:
     """Return a schema that was passed as such or as a DDL string; raises `ConfigError` for anything else."""
-    parsed = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    try:
+        # Encoded first: Java gets no text that UTF-8 cannot hold.
+        parsed = StructType.fromDDL(schema.encode().decode()) if isinstance(schema, str) else schema
+    except (ParseException, UnicodeEncodeError) as error:
+        reason = f"Spark refuses it: {str(error).strip().splitlines()[0]}"
+        raise ConfigError("output_schema", schema, reason) from error
     if not isinstance(parsed, StructType) or not parsed.names:
         raise ConfigError("output_schema", schema, "name the columns that come out, as in 'id bigint, city string'")
     check_names(parsed)
     _check_types("output_schema", parsed, "no function can return that: name another type, such as string")
     return parsed
+
+
+def check_input(name: str, frame: object) -> None:
+    """Raise `ConfigError` unless the input is a DataFrame."""
+    if not isinstance(frame, DataFrame):
+        reason = "pass a DataFrame of Spark, such as spark.createDataFrame(rows)"
+        raise ConfigError(name, None if frame is None else f"<{type(frame).__name__}>", reason)
 
 
 def check_input_columns(schema: StructType) -> None:

@@ -1,0 +1,57 @@
+"""Odd things to pass, and what must come of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from keygroups.errors import KeyGroupsError
+
+
+class Odd:
+    """A class that nobody has seen before, and no base of anything."""
+
+
+ODD: list[Any] = [
+    *(None, True, False, 0, -1, 5, 2.5, math.nan, math.inf, 10**30, "", "x", "../x", "\ud800", b"x"),
+    *([], [1], ["x"], [None], (), (1, 2), {}, {"a": 1}, {1: "a"}, {1}, range(3), timedelta(seconds=1)),
+    *(datetime(2020, 1, 1), Decimal("1.5"), np.int64(3), np.float64(1.5), pa.int64()),
+    *(Odd(), Odd, len, lambda: 1, lambda one: one, lambda one, other: one, Path("x"), pa.table({"a": [1]})),
+]
+
+
+_NAMED_IN_PLACE_OF = {
+    "step": ["function"],
+    "steps": ["function"],
+    "keys": ["null key", "keys of type"],
+    "name": ["state="],
+    "old": ["state="],
+    "rows": ["of key"],
+    "function": ["rows="],
+    "seconds": ["s after the start"],
+    "max_parallelism": ["max parallelism"],
+    "wait_strategies": ["setting of a wait strategy"],
+    "stream": ["output_schema", "capacity"],
+}
+"""What an error names if not the argument itself."""
+
+
+def check_odd(door: Callable[..., Any], given: dict[str, Any], name: str) -> None:
+    """Pass each odd thing for an argument: it works, or it is an error of this project that names the argument."""
+    names = [name, *_NAMED_IN_PLACE_OF.get(name, ())]
+    raised: dict[str, Exception] = {}
+    for odd in ODD:
+        try:
+            door(**given | {name: odd})
+        except KeyGroupsError as error:
+            assert any(one in str(error) for one in names)
+        except Exception as error:  # noqa: BLE001 - shown all together
+            raised[repr(odd)] = error
+    assert raised == {}, raised
