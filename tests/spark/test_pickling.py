@@ -87,6 +87,32 @@ def _is_a_method() -> Any:
     return Client().call
 
 
+def _is_an_object_with_a_call() -> Any:
+    class Call:
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+
+        async def __call__(self, row: Any) -> Any:
+            return row
+
+    return Call()
+
+
+def _is_inside_an_attribute() -> Any:
+    class Client:
+        def __init__(self) -> None:
+            self.inner = threading.Lock()
+
+    class Call(AsyncFunction[Any, Any]):
+        def __init__(self) -> None:
+            self.lock = Client()
+
+        async def async_invoke(self, value: Any, ctx: Any) -> list[Any]:
+            return [value]
+
+    return Call()
+
+
 def _is_an_attribute() -> Any:
     class Call(AsyncFunction[Any, Any]):
         def __init__(self) -> None:
@@ -113,7 +139,14 @@ def _is_used_by_a_class() -> Any:
     "function",
     [
         *(_uses_a_variable, _uses_a_global_variable, _calls_another_function, _is_decorated, _has_a_default),
-        *(_is_a_partial, _is_a_method, _is_an_attribute, _is_used_by_a_class),
+        *(
+            _is_an_object_with_a_call,
+            _is_inside_an_attribute,
+            _is_a_partial,
+            _is_a_method,
+            _is_an_attribute,
+            _is_used_by_a_class,
+        ),
     ],
 )
 def test_the_variable_or_attribute_that_cannot_be_sent_is_named(function: Callable[[], Any]) -> None:

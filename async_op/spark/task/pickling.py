@@ -71,23 +71,31 @@ def _culprits(name: str, value: object, seen: set[int]) -> Iterator[str]:
 
 
 def _parts_of(value: object) -> dict[str, object]:
-    """Return what is pickled with a function, object or class: attributes, and the variables that it uses."""
+    """Return what is pickled with a function or a class: attributes, and the variables that it uses."""
     match value:
         case FunctionType():
             used = _globals_used_by(value.__code__)
             variables = {name: value.__globals__[name] for name in used if name in value.__globals__}
             defaults = {name: one.default for name, one in inspect.signature(value).parameters.items()}
             return variables | defaults | dict(inspect.getclosurevars(value).nonlocals)
-        case Plain():
-            return {value.__name__: vars(value)["__wrapped__"]}
         case partial():
             given = inspect.signature(value.func).bind_partial(*value.args, **value.keywords)
             return {"func": value.func} | given.arguments
         case MethodType():
-            return {value.__name__: value.__func__, type(value.__self__).__name__: value.__self__}
+            return {value.__name__: value.__func__} | _attributes_of(value.__self__)
+        case Plain():
+            call = vars(value)["__wrapped__"]
+            is_named = isinstance(call, FunctionType | MethodType | partial)
+            return {value.__name__: call} if is_named else _attributes_of(call)
+        case Function():
+            return _attributes_of(value)
         case type():
             return {name: one for name, one in vars(value).items() if name not in _NOT_PICKLED}
-    return {**getattr(value, "__dict__", {}), type(value).__name__: type(value)}
+    return {}  # the user has named a client, and not what that is made of
+
+
+def _attributes_of(value: object) -> dict[str, object]:
+    return getattr(value, "__dict__", {}) | {type(value).__name__: type(value)}
 
 
 def pickled(value: object) -> bytes:
