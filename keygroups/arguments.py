@@ -209,18 +209,20 @@ def _hidden(value: object) -> str:
     return f"<{type(value).__name__}>"
 
 
-def check_callable(name: str, value: object, arguments: int, *, reason: str, awaited: bool = False) -> None:
-    """Check that a value is callable, with so many arguments, and a coroutine function only if its result is awaited.
+def check_callable(
+    name: str, value: object, arguments: int, *, reason: str, awaited: bool = False, iterated: bool = False
+) -> None:
+    """Check that a value is callable, with so many arguments, and that what it returns is used as it was meant.
 
     Raises
     ------
     ConfigError
-        The value is not callable, is a generator, takes other arguments, or is a coroutine function whose result is not
-        awaited.
+        The value is not callable, takes other arguments, is a generator function whose result is not iterated over, or
+        a coroutine function whose result is not awaited.
     """
     if not callable(value):
         raise ConfigError(name, value, f"pass a callable, not {_kind(value)}; {reason}")
-    if inspect.isgeneratorfunction(run_by(value)):
+    if not iterated and inspect.isgeneratorfunction(run_by(value)):
         raise ConfigError(name, value, f"it is called and not iterated over: use `return` instead of `yield`; {reason}")
     if awaited and inspect.isasyncgenfunction(run_by(value)):
         raise ConfigError(name, value, f"it is called and not iterated over: use `await` instead of `yield`; {reason}")

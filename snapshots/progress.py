@@ -14,12 +14,12 @@ Progress: TypeAlias = Callable[[int, int], object]
 """Called with the number of bytes done and the total number of bytes; a rewrite counts each byte twice."""
 
 
-def tell_nobody(done: int, total: int, /) -> None:
-    """Tell nobody how far an operation is."""
+def ignore_progress(done: int, total: int, /) -> None:
+    """Do nothing."""
 
 
 def progress_of(given: Progress | None) -> Progress:
-    """Return what is told how far an operation is, also if nobody has asked.
+    """Return what is told how far an operation is; by default it is ignored.
 
     Raises
     ------
@@ -27,6 +27,6 @@ def progress_of(given: Progress | None) -> Progress:
         It cannot be called with two arguments.
     """
     if given is None:
-        return tell_nobody
+        return ignore_progress
     check_callable("progress", given, 2, reason="it is called with the number of bytes done and the total")
     return given

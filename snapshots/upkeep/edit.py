@@ -239,7 +239,7 @@ class Editor:
         ConfigError, NullKey, UnsupportedKey, UnstorableValue, DuplicateKey
             There is no such state, or a pair does not fit.
         """
-        check_callable("function", function, 2, reason="it gets a key and its value")
+        check_callable("function", function, 2, reason="it gets a key and its value", iterated=True)
 
         def changed(tables: Iterator[pa.Table], encoding: UserRowEncoding) -> Iterator[pa.Table]:
             items = (item for table in tables for item in _items_of(table))

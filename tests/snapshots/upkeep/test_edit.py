@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -79,11 +80,14 @@ def test_a_state_is_put_in_the_place_of_another_or_added() -> None:
 
 
 def test_items_are_mapped_in_python_whatever_the_kind() -> None:
+    def dearer(key: Any, value: Any) -> Iterator[Any]:
+        yield key, value | {"q": 2.0}
+
     store, _ = bootstrapped()
     editor = store.edit()
     editor.map_items("profile", lambda key, value: [(key, (value, 1))] if key == "a" else [])
     editor.map_items("clicks", lambda key, value: [(key, [*value, "z"]), ("b", value)])
-    editor.map_items("prices", lambda key, value: [(key, value | {"q": 2.0})])
+    editor.map_items("prices", dearer)
     after = editor.commit()
 
     assert plain_content(after, PROFILE) == {"a": ({"n": 1}, 1)}
@@ -130,6 +134,7 @@ def test_a_state_may_change_its_type_and_its_kind() -> None:
         (lambda editor: editor.transform("count", lambda table: table.drop_columns("value")), "value is not there"),
         (lambda editor: editor.transform("count", lambda _: None), "rows='<NoneType>'"),
         (lambda editor: editor.map_items("count", lambda *_: None), "function='<NoneType>'"),
+        (lambda editor: editor.map_items("count", lambda key: {}), r"is defined with \(key\); it gets a key"),
         (lambda editor: editor.map_items("count", lambda *_: ("ab", "cd")), "function='<str>'.* item 1 is no pair"),
         (lambda editor: editor.put_items(OperatorListState("names"), "ab"), "items='<str>': pass a list"),
         (lambda editor: editor.put_items(OperatorListState("names"), {"ab": 1}), "items='<dict>': pass a list"),
@@ -137,14 +142,8 @@ def test_a_state_may_change_its_type_and_its_kind() -> None:
     ],
     ids=[
         *("drop", "rename what", "rename to what", "rename to a path", "transform what", "transform to what"),
-        *(
-            "transform to nothing",
-            "map to nothing",
-            "map to one pair",
-            "items of text",
-            "items of a dict",
-            "no entries",
-        ),
+        *("transform to nothing", "map to nothing", "map keys", "map to one pair"),
+        *("items of text", "items of a dict", "no entries"),
     ],
 )
 def test_an_edit_that_cannot_be_is_refused(edit: Any, message: str) -> None:
