@@ -7,7 +7,6 @@ import gc
 import os
 import sys
 from collections.abc import Generator, Iterator
-from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -95,30 +94,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not item.get_closest_marker("thorough")]
     result = yield
-    _share_out(items, getattr(config, "workerinput", {}).get("workercount", 1))
+    _keep_folders_together(items)
     return result
 
 
-def _share_out(items: list[pytest.Item], processes: int) -> None:
+def _keep_folders_together(items: list[pytest.Item]) -> None:
     """Have one process run the tests of a folder, as far as it can, because they share servers, a site or a wheel.
 
-    The order of folders, of modules and of tests is random all the same. Modules with Spark stay apart, because each
-    process has a JVM, and come first, because they take most of the time: if one of them came last, the other
-    processes would wait for it. All tests of Spark Connect are together, because a server takes as long to start as
-    most of them. The processes begin with equal shares of the list.
+    The order of folders, of modules and of tests is random all the same. Modules with Spark stay apart: they take most
+    of the time, and each process has a JVM. All tests of Spark Connect are together, because a server takes as long to
+    start as most of them.
     """
-    groups: dict[Path | str, list[pytest.Item]] = {}
-    for item in items:
-        groups.setdefault(_kept_together(item), []).append(item)
-    slow = [group for group in groups.values() if group[0].get_closest_marker("spark")]
-    quick = [item for group in groups.values() if not group[0].get_closest_marker("spark") for item in group]
-    shared: list[pytest.Item] = []
-    for process in range(processes):
-        shared += chain.from_iterable(slow[process::processes])
-        missing = (process + 1) * len(items) // processes - len(shared)
-        shared += quick[: max(missing, 0)]
-        del quick[: max(missing, 0)]
-    items[:] = shared
+    places: dict[Path | str, int] = {}
+    for place, item in enumerate(items):
+        places.setdefault(_kept_together(item), place)
+    items.sort(key=lambda item: places[_kept_together(item)])
 
 
 def _kept_together(item: pytest.Item) -> Path | str:
