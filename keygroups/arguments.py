@@ -129,13 +129,19 @@ def check_location(name: str, value: object, *, reason: str) -> str:
     Raises
     ------
     ConfigError
-        The value is neither text nor a path of text, or it is empty.
+        The value is neither text nor a path of text, it is empty, or no file system can hold it.
     """
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(text, str):
         raise ConfigError(name, value, f"pass text or a path, not {_kind(value)}; {reason}")
     if not text.strip():
         raise ConfigError(name, value, f"it is empty; {reason}")
+    try:
+        is_a_name = b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        is_a_name = False
+    if not is_a_name:
+        raise ConfigError(name, value, f"it has half of a surrogate pair or a NUL; {reason}")
     return text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from fractions import Fraction
@@ -305,7 +306,12 @@ def test_a_location_is_text_or_a_path(location: object) -> None:
     assert check_location("folder", location, reason="where?") == "/data/a"
 
 
-@pytest.mark.parametrize("location", [None, "", " ", b"/data/a", 5, ["/data/a"]])
+def test_a_location_may_have_bytes_that_are_no_text() -> None:
+    named = os.fsdecode(b"/data/caf\xe9")
+    assert check_location("folder", named, reason="where?") == named
+
+
+@pytest.mark.parametrize("location", [None, "", " ", b"/data/a", 5, ["/data/a"], "/data/\0", "/data/\ud800"])
 def test_other_locations_are_refused(location: object) -> None:
     with pytest.raises(ConfigError, match=r"folder=.*where\?"):
         check_location("folder", location, reason="where?")
