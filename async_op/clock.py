@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextvars import copy_context
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from keygroups.ttl import wall_time
 
@@ -18,6 +18,7 @@ class TimerHandle(Protocol):
         ...
 
 
+@runtime_checkable
 class Clock(Protocol):
     """The source of time, and the only way to wait for it. Only the thread of the event loop may call it."""
 

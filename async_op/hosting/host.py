@@ -98,7 +98,7 @@ class Host:
     def __init__(self, factory: OperatorFactory, settings: HostSettings, clock: Clock | None = None) -> None:
         self._factory = factory
         self._settings = settings
-        self._clock: Clock = clock or LoopClock(asyncio.get_running_loop())
+        self._clock: Clock = LoopClock(asyncio.get_running_loop()) if clock is None else clock
         self._fencing = Fencing(settings.generation, settings.manifest_id)
         outbox = Outbox(factory.pack, settings.outputs_max)
         operator = factory.operator(settings.subtask_index, outbox)

@@ -344,7 +344,7 @@ async def assemble(
     IncompatibleSnapshot
         The snapshot does not fit the operator.
     """
-    clock = clock or LoopClock(asyncio.get_running_loop())
+    clock = LoopClock(asyncio.get_running_loop()) if clock is None else clock
     subtask_info.check_fits(options.hash, restore)
     operator_states = await restored_operator_states(options.operator_states, restore)
     runtime = subtask_info.runtime(restore, operator_states)

@@ -30,6 +30,7 @@ from async_op.options import CallOptions, Mode, OperatorOptions, StateBackend, t
 from async_op.statistics import OperatorStatistics
 from async_op.threads.own_thread import on_own_thread
 from keygroups.arguments import Duration, check_callable, seconds_of
+from keygroups.errors import ConfigError
 from keygroups.names import LINEAGE_NAME
 from snapshots import OperatorStateCut, SubtaskRestore, SubtaskSnapshot
 from snapshots.format.in_flight_elements import RestoredQueue
@@ -184,6 +185,8 @@ class AsyncWaitOperator:
         lifecycle: Lifecycle,
     ) -> None:
         check_callable("output", output, 1, reason="it gets each Record and Watermark that leaves", awaited=True)
+        if clock is not None and not isinstance(clock, Clock):
+            raise ConfigError("clock", clock, "pass an object with `time`, `call_at` and `wall_time`, or None")
         self._options = options
         self._output = output
         self._subtask_info = subtask_info

@@ -35,6 +35,7 @@ _NAMED_IN_PLACE_OF = {
     "old": ["state="],
     "rows": ["of key"],
     "function": ["rows="],
+    "key_by": ["to be its key", "null key", "keys of type"],
     "seconds": ["s after the start"],
     "max_parallelism": ["max parallelism"],
     "wait_strategies": ["setting of a wait strategy"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -24,11 +25,32 @@ def of_one(value: Any) -> Any:
     return value
 
 
+def a_stream(**given: Any) -> None:
+    async def to_its_end() -> None:
+        async for _ in async_op.AsyncDataStream.ordered_wait(**given):
+            pass
+
+    asyncio.run(to_its_end())
+
+
+def an_operator(**given: Any) -> None:
+    async def to_its_end() -> None:
+        async with async_op.AsyncWaitOperator(**given) as operator:
+            await operator.process("tea")
+            await operator.finish()
+
+    asyncio.run(to_its_end())
+
+
 _RETRY = {"max_attempts": 3, "retry_on": None, "retry_if_result": None}
 _TYPED = {"name": "state", "type": None}
 _FADING = _TYPED | {"ttl": None}
 _SINK = {"on_error": "fail", "retry": None, "dead_letters": None}
 _BROKER = {"bootstrap.servers": "localhost:1"}
+_OPERATOR = {"function": call, "on_error": "fail", "state_backend": "memory", "capacity": 5} | dict.fromkeys(
+    ("key_by", "clock", "dead_letters", "timeout", "retry", "resilience")
+)
+_OF_STREAM = dict.fromkeys(("output_schema", "wait_strategies", "timestamps", "watermark_delay", "snapshots", "job_id"))
 
 DOORS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (keygroups.ValueState, _FADING | {"default": 0}),
@@ -81,7 +103,13 @@ DOORS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (async_op.function, {"states": (), "operator_states": (), "max_threads": None, "on": "auto"}),
     (async_op.seconds_to_wait, {"headers": {}, "default": 1.0, "maximum": 5.0}),
     (async_op.shared, {"key": "client", "factory": list}),
-    (async_op.AsyncDataStream.ordered_wait, {"stream": [1], "function": call, "capacity": 5, "timeout": None}),
+    (a_stream, _OPERATOR | {"stream": ["tea"]} | _OF_STREAM),
+    (
+        an_operator,
+        _OPERATOR
+        | {"output": print, "mode": "unordered", "parallelism": 1, "subtask_index": 0, "hash": "xxhash64"}
+        | dict.fromkeys(("max_parallelism", "idempotency_namespace")),
+    ),
     (
         async_op.Job,
         {"source": [1], "steps": call, "sink": print, "snapshots": "snapshots", "job_id": "odd", "hash": "xxhash64"}
