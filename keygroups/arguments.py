@@ -163,7 +163,7 @@ def check_settings(name: str, value: object) -> dict[str, Any]:
         It is not a dict whose keys are text.
     """
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise ConfigError(name, _hidden(value), "pass a dict with the names of settings as keys")
+        raise ConfigError(name, hidden(value), "pass a dict with the names of settings as keys")
     return dict(value)
 
 
@@ -182,10 +182,12 @@ def check_elements(name: str, value: object) -> None:
     Traceback (most recent call last):
     keygroups.errors.ConfigError: values='<str>': pass a list: Python would iterate over the parts of this object
     """
+    if type(value) is list or type(value) is tuple:  # quickly, because state is written by calls
+        return
     if isinstance(value, str | bytes | bytearray | memoryview | Mapping):
-        raise ConfigError(name, _hidden(value), "pass a list: Python would iterate over the parts of this object")
+        raise ConfigError(name, hidden(value), "pass a list: Python would iterate over the parts of this object")
     if not isinstance(value, Iterable):
-        raise ConfigError(name, _hidden(value), "pass a list or another iterable")
+        raise ConfigError(name, hidden(value), "pass a list or another iterable")
 
 
 def pairs_in(name: str, value: object) -> Iterator[tuple[Any, Any]]:
@@ -207,18 +209,19 @@ def pairs_in(name: str, value: object) -> Iterator[tuple[Any, Any]]:
     check_elements(name, value)
     for number, pair in enumerate(cast("Iterable[Any]", value), 1):
         if not isinstance(pair, tuple | list) or len(pair) != _PAIR:
-            raise ConfigError(name, _hidden(pair), f"pass (key, value) pairs or a dict; item {number} is no pair")
+            raise ConfigError(name, hidden(pair), f"pass (key, value) pairs or a dict; item {number} is no pair")
         yield pair[0], pair[1]
 
 
-def _hidden(value: object) -> str:
-    return f"<{type(value).__name__}>"
+def hidden(value: object) -> str | None:
+    """Return what stands for a value that a message must not show: its type; None hides nothing."""
+    return None if value is None else f"<{type(value).__name__}>"
 
 
 def check_callable(
     name: str, value: object, arguments: int, *, reason: str, awaited: bool = False, iterated: bool = False
 ) -> None:
-    """Check that a value is callable, with so many arguments, and that what it returns is used as it was meant.
+    """Check that a value can be called with so many arguments, and that the caller can use what it returns.
 
     Raises
     ------

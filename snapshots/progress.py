@@ -14,10 +14,6 @@ Progress: TypeAlias = Callable[[int, int], object]
 """Called with the number of bytes done and the total number of bytes; a rewrite counts each byte twice."""
 
 
-def ignore_progress(done: int, total: int, /) -> None:
-    """Do nothing."""
-
-
 def progress_of(given: Progress | None) -> Progress:
     """Return what is told how far an operation is; by default it is ignored.
 
@@ -27,6 +23,6 @@ def progress_of(given: Progress | None) -> Progress:
         It cannot be called with two arguments.
     """
     if given is None:
-        return ignore_progress
+        return lambda _done, _total: None
     check_callable("progress", given, 2, reason="it is called with the number of bytes done and the total")
     return given

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from os import PathLike
 from typing import Any
 
-from keygroups.arguments import Duration, check_flag, check_instance
+from keygroups.arguments import Duration, check_count, check_flag, check_instance
 from keygroups.descriptors import StateDescriptor
 from keygroups.names import OPERATOR_ID
 from keygroups.ttl import wall_time
@@ -150,6 +150,8 @@ class SnapshotStore:
         (1, 2)
         """
         check_flag("accept_loss", accept_loss)
+        if parallelism is not None:
+            check_count("parallelism", parallelism, 1, reason="a snapshot has at least one subtask")
         return take_over(self.folder, parallelism, max_parallelism, hash, accept_loss=accept_loss)
 
     def versions(self) -> list[int]:

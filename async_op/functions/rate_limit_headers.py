@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
-from keygroups.arguments import Duration, check_duration, check_positive_duration
+from keygroups.arguments import Duration, check_duration, check_positive_duration, hidden
 from keygroups.errors import ConfigError
 from keygroups.ttl import wall_time
 
@@ -89,7 +89,7 @@ def _lower(headers: Mapping[str, str]) -> dict[str, str]:
         return {name.lower(): value.strip() for name, value in headers.items()}
     except AttributeError:
         reason = "pass the headers of the answer, a mapping of text to text"
-        raise ConfigError("headers", f"<{type(headers).__name__}>", reason) from None
+        raise ConfigError("headers", hidden(headers), reason) from None
 
 
 def _asked(headers: Mapping[str, str]) -> Iterator[float | None]:

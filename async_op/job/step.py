@@ -70,7 +70,7 @@ class Step(SharedOptions):
     value_type: pa.DataType | None = None
 
     def __post_init__(self) -> None:
-        check_choice("on_error", self.on_error, get_args(OnError))
+        check_choice("on_error", self.on_error, get_args(OnError))  # before `options` compares it
         if self.name is not None:
             STEP_NAME.check("name", self.name)
         if self.name == SOURCE:

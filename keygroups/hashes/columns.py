@@ -47,7 +47,7 @@ def arrow_or_list(keys: Any) -> pa.Array | pa.ChunkedArray | list[Any]:
         return keys
     if hasattr(keys, "isna") and (missing := np.flatnonzero(keys.isna())).size:
         raise NullKey(f"row {missing[0]} of the keys")
-    if not getattr(keys, "ndim", 0):
+    if not hasattr(keys, "dtype") or getattr(keys, "ndim", 1) == 0:
         check_elements("keys", keys[()] if isinstance(keys, np.ndarray) else keys)
         return list(keys)
     return keys.tolist() if keys.dtype == object else pa.array(keys)

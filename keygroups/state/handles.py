@@ -189,14 +189,12 @@ class ListHandle(EntriesHandle):
 
     def add_all(self, values: Iterable[object]) -> None:
         """Append several elements once the invocation completes."""
-        if type(values) is not list:
-            check_elements("values", values)
+        check_elements("values", values)
         self._overlay().added.extend(list(map(self._storable, values)))
 
     def update(self, values: Iterable[object]) -> None:
         """Set all elements once the invocation completes."""
-        if type(values) is not list:
-            check_elements("values", values)
+        check_elements("values", values)
         overlay = self._overlay()
         overlay.kept, overlay.added = None, list(map(self._storable, values))
 
@@ -298,7 +296,7 @@ class MapHandle(EntriesHandle):
             return
         where = f"a map key in {self._where()}"
         try:
-            frozenset((key,))
+            frozenset((key,))  # which hashes it
         except TypeError:
             raise UnstorableValue(kind.__qualname__, where, "it is unhashable: use a tuple") from None
         if key is not None and identity_of(key) is None:

@@ -177,8 +177,8 @@ def take_over(
             raise ConfigError("parallelism", None, "there is no snapshot yet to take it from: pass one")
         else:
             key_groups = default_max_parallelism(parallelism) if max_parallelism is None else max_parallelism
-            lineage, hash_ = first_lineage(folder), hash_ or "xxhash64"
-            claimed = first_manifest(folder.operator_id, parallelism, key_groups, hash_, "claim", lineage=lineage)
+            lineage, named = first_lineage(folder), "xxhash64" if hash_ is None else hash_
+            claimed = first_manifest(folder.operator_id, parallelism, key_groups, named, "claim", lineage=lineage)
         try:
             return _committed(folder, _after(folder, claimed, given_up))
         except CommitConflict as conflict:

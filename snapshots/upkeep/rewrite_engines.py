@@ -13,7 +13,7 @@ from keygroups.arguments import check_choice
 from keygroups.errors import ConfigError
 from snapshots.format.files import FileWriter
 from snapshots.format.manifest import DataFile
-from snapshots.progress import Progress, ignore_progress, progress_of
+from snapshots.progress import Progress, progress_of
 from snapshots.upkeep.buckets import Buckets
 from snapshots.upkeep.rewrite import Rewrite, StateRewrite
 
@@ -41,7 +41,7 @@ def engine_named(
     return lambda rewrite: rewrite_with_spark(rewrite, spark)
 
 
-def rewrite_locally(rewrite: Rewrite, tell: Progress = ignore_progress) -> tuple[DataFile, ...]:
+def rewrite_locally(rewrite: Rewrite, tell: Progress) -> tuple[DataFile, ...]:
     """Rewrite everything in this process: memory is bounded, and local disk holds one state at a time.
 
     Raises

@@ -19,7 +19,7 @@ from snapshots.format.manifest import DataFile, ListInfo, Manifest, manifest_nam
 from snapshots.format.parquet import KEY_GROUP, ParquetReader, damage_named
 from snapshots.format.subtask import NO_KEY_GROUP
 from snapshots.lineage import LINEAGE, verify_lineage
-from snapshots.progress import Progress, ignore_progress, progress_of
+from snapshots.progress import Progress, progress_of
 from snapshots.restore.reader import StateReader
 from snapshots.versions import load_manifest, load_requested, lost_text, lost_versions, newest_version
 
@@ -94,7 +94,7 @@ def verify_version(folder: Folder, version: int | None, progress: Progress | Non
     return replace(report, problems=(*report.problems, *_lost(folder), *_other_lineage(folder, checked)))
 
 
-def verify(folder: Folder, manifest: Manifest, tell: Progress = ignore_progress) -> VerifyReport:
+def verify(folder: Folder, manifest: Manifest, tell: Progress) -> VerifyReport:
     """Read every file of a snapshot and compare it with the manifest."""
     problems, done = [], 0
     objects = manifest.objects

@@ -16,7 +16,7 @@ from keygroups.errors import KeyGroupsError
 
 
 class Odd:
-    """A class that nobody has seen before, and no base of anything."""
+    """A class that the library does not know."""
 
 
 ODD: list[Any] = [

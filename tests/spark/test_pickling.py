@@ -32,6 +32,17 @@ def _uses_a_global_variable() -> Any:
     return notebook["call"]
 
 
+def _uses_a_variable_without_a_value() -> Any:
+    lock = threading.Lock()
+
+    async def call(row: Any) -> Any:
+        return lock, later
+
+    if not callable(call):
+        later = None
+    return call
+
+
 def _calls_another_function() -> Any:
     lock = threading.Lock()
 
@@ -138,7 +149,14 @@ def _is_used_by_a_class() -> Any:
 @pytest.mark.parametrize(
     "function",
     [
-        *(_uses_a_variable, _uses_a_global_variable, _calls_another_function, _is_decorated, _has_a_default),
+        *(
+            _uses_a_variable,
+            _uses_a_variable_without_a_value,
+            _uses_a_global_variable,
+            _calls_another_function,
+            _is_decorated,
+            _has_a_default,
+        ),
         *(
             _is_an_object_with_a_call,
             _is_inside_an_attribute,

@@ -11,6 +11,7 @@ from pyspark.errors import ParseException, PySparkException, PySparkRuntimeError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampNTZType, TimestampType
 
+from keygroups.arguments import hidden
 from keygroups.errors import ConfigError
 from keygroups.spark.session import is_connect, setting
 from snapshots.spark.types import arrow_schema_of
@@ -25,8 +26,8 @@ def parse_schema(schema: StructType | str | None) -> StructType:
         # Encoded first: Java gets no text that UTF-8 cannot hold.
         parsed = StructType.fromDDL(schema.encode().decode()) if isinstance(schema, str) else schema
     except (ParseException, UnicodeEncodeError) as error:
-        reason = f"Spark refuses it: {str(error).strip().splitlines()[0]}"
-        raise ConfigError("output_schema", schema, reason) from error
+        told, _, _ = str(error).strip().partition("\n")
+        raise ConfigError("output_schema", schema, f"Spark refuses it: {told}") from error
     if not isinstance(parsed, StructType) or not parsed.names:
         raise ConfigError("output_schema", schema, "name the columns that come out, as in 'id bigint, city string'")
     check_names(parsed)
@@ -38,7 +39,7 @@ def check_input(name: str, frame: object) -> None:
     """Raise `ConfigError` unless the input is a DataFrame."""
     if not isinstance(frame, DataFrame):
         reason = "pass a DataFrame of Spark, such as spark.createDataFrame(rows)"
-        raise ConfigError(name, None if frame is None else f"<{type(frame).__name__}>", reason)
+        raise ConfigError(name, hidden(frame), reason)
 
 
 def check_input_columns(schema: StructType) -> None:

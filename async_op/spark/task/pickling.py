@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import io
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import fields
 from functools import partial
 from types import FunctionType, MethodType, ModuleType
@@ -18,6 +19,7 @@ from async_op.functions.plain import Plain, name_of
 from async_op.options import OperatorOptions
 from async_op.spark.errors import UnpicklableFunction
 from async_op.threads.wait_strategies import WaitStrategies
+from keygroups.arguments import own_signature
 from keygroups.errors import ConfigError
 
 _dumps: Any = cloudpickle.dumps
@@ -77,10 +79,11 @@ def _parts_of(value: object) -> dict[str, object]:
             used = _globals_used_by(value.__code__)
             variables = {name: value.__globals__[name] for name in used if name in value.__globals__}
             defaults = {name: one.default for name, one in inspect.signature(value).parameters.items()}
-            return variables | defaults | dict(inspect.getclosurevars(value).nonlocals)
+            return variables | defaults | dict(_variables_around(value))
         case partial():
-            given = inspect.signature(value.func).bind_partial(*value.args, **value.keywords)
-            return {"func": value.func} | given.arguments
+            signature = own_signature(value.func)
+            given = signature and signature.bind_partial(*value.args, **value.keywords).arguments
+            return {"func": value.func} | (given or value.keywords)
         case MethodType():
             return {value.__name__: value.__func__} | _attributes_of(value.__self__)
         case Plain():
@@ -92,6 +95,12 @@ def _parts_of(value: object) -> dict[str, object]:
         case type():
             return {name: one for name, one in vars(value).items() if name not in _NOT_PICKLED}
     return {}  # the user has named a client, and not what that is made of
+
+
+def _variables_around(function: FunctionType) -> Iterator[tuple[str, object]]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # it has no value yet
+            yield name, cell.cell_contents
 
 
 def _attributes_of(value: object) -> dict[str, object]:
