@@ -103,6 +103,11 @@ def register_codec(name: str, type: type, encode: Callable[[Any], object], decod
     _codecs[name] = _codecs_of_types[type] = codec
 
 
+def has_codec(type: type) -> bool:
+    """Return whether a codec is registered for the values of a type."""
+    return type in _codecs_of_types
+
+
 def missing_codecs(names: Iterable[str]) -> list[str]:
     """Return the names that have no codec in this process, in order."""
     return sorted(set(names) - _codecs.keys())

@@ -97,6 +97,21 @@ class NotSendable(KeyGroupsError, TypeError):
     )
 
 
+class ProgramNotImported(KeyGroupsError, RuntimeError):
+    """A child process could not import the program that has started the job, or the functions of its steps."""
+
+    is_permanent = True
+
+    cause: str
+    """Why, as text."""
+
+    _template = (
+        "a child process could not import the program that has started the job, or a function of its steps: {cause}; "
+        'put all that the program does when it starts under `if __name__ == "__main__":`, and define functions in '
+        "files, not in a notebook's cell"
+    )
+
+
 class StreamAlreadyRead(KeyGroupsError, RuntimeError):
     """A job was started again over an iterator that was read beyond the newest snapshot, or closed before its end."""
 

@@ -16,11 +16,14 @@ from async_op.job.step import SOURCE
 from keygroups.codec import pack
 from keygroups.errors import ConfigError, UnstorableValue
 from keygroups.operator_state import split
+from keygroups.state.detached import own_copy
 from snapshots import OperatorStateCut, Snapshot, SubtaskSnapshot
 
 _log = logging.getLogger(__package__)
 
 POSITIONS, WATERMARKS, CONTENTS = "positions", "watermarks", "contents"
+
+_A_POSITION = "a position of the source"
 
 _SOURCE = None
 """What stands for the source itself among the ids of partitions; its content is the origin."""
@@ -88,13 +91,31 @@ class Partition:
         """Return whether two elements in a row have one position: a cut between them would lose the second one."""
         if type(positions) is range:
             return False
-        first = positions[0]
-        # A position that may change may be the object of the element before.
-        is_same = first == self.position and (first is None or type(first) in _FIXED)
+        is_same = bool(positions[0] == self.position)
         return is_same or any(map(eq, positions, islice(positions, 1, None)))
 
 
 _FIXED = frozenset({int, str})
+"""Types of positions that cannot change and can be stored, but for half of a surrogate pair."""
+
+
+def is_fixed(position: Any) -> bool:
+    """Return whether a position can neither change nor fail to be stored."""
+    return type(position) in _FIXED
+
+
+def own_position(position: Any) -> Any:
+    """Return a position as it is now: a source may count on in the object that it has yielded.
+
+    Raises
+    ------
+    UnstorableValue
+        No snapshot can hold it. Otherwise the calls up to the next snapshot would be made at each start.
+    """
+    if is_fixed(position):
+        return position
+    pack(position, _A_POSITION)
+    return own_copy(position)
 
 
 class Positions:
@@ -159,8 +180,8 @@ class Positions:
             raise InputReplaced("the job's source", position, reason, "give the job a new job_id")
 
     def known(self) -> dict[PartitionId, Reached]:
-        """Return the position and the content of each partition."""
-        return {name: Reached(one.position, one.content) for name, one in self.partitions.items()}
+        """Return the position and the content of each partition, for the source to keep."""
+        return {name: Reached(own_copy(one.position), own_copy(one.content)) for name, one in self.partitions.items()}
 
     def deal_out(self, parallelism: int) -> None:
         """Reassign all partitions to another number of subtasks, in contiguous runs as a restore does."""
@@ -225,9 +246,9 @@ class Positions:
     def reached(self, partition: Partition, position: Any, content: Any = None) -> bool:
         """Note a position without an element, or another content; returns whether one of them has changed."""
         has_moved = bool(partition.position != position or (content is not None and partition.content != content))
-        partition.position = position
+        partition.position = own_position(position)
         if content is not None:
-            partition.content = content
+            partition.content = own_copy(content)
         return has_moved
 
     def watermarks(self, now: float, *, is_bounded: bool) -> list[tuple[int | None, bool]]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from itertools import repeat
 from typing import Any
 
@@ -20,14 +21,15 @@ from async_op.in_flight.waiters import Waiters
 from async_op.job.cancellation import connector
 from async_op.job.channels import Outlet
 from async_op.job.outputs import Collector
-from async_op.job.positions import Partition, Positions
+from async_op.job.positions import Partition, Positions, is_fixed, own_position
 from async_op.job.source_items import Items, NoItem, sorted_out
 from async_op.job.step import SOURCE
 from async_op.job.task_group import TaskGroup
 from async_op.statistics import Stopwatch
-from async_op.threads.read_ahead import read_ahead
+from async_op.threads.read_ahead import generator_closed_after, read_ahead
 from keygroups.errors import ConfigError
 from keygroups.safe_text import add_note, text_of
+from keygroups.state.detached import own_copy
 
 _log = logging.getLogger(__package__)
 
@@ -219,12 +221,12 @@ class Reading:
 
     def _reader(self, partition: Partition) -> tuple[AsyncIterator[Any], bool]:
         """Return an iterator of what a source yields, and whether it comes in runs from a thread."""
-        items: Any = self._source.read(partition.id, partition.position)
+        items: Any = self._source.read(partition.id, own_copy(partition.position))
         if isinstance(items, AsyncIterator):
             return items, False
         if isinstance(items, str | bytes) or not isinstance(items, Iterable):
             raise self._wrong("read()", items, "return an iterator, or write it with `yield`")
-        return read_ahead(items, _READ_AHEAD), True
+        return read_ahead(_with_own_positions(items), _READ_AHEAD), True
 
     async def _hand_on(self, partition: Partition, pieces: list[Any]) -> None:
         """Hand on what a partition has yielded in a row; its position advances with each element."""
@@ -253,9 +255,9 @@ class Reading:
             timestamps = repeat(None) if some.timestamps is None else some.timestamps
             if partition.repeats(some.positions):
                 raise ConfigError("source", self._source, _SAME_POSITION.format(partition.id))
-            ids = partition.element_ids(some.positions)
+            ids, position = partition.element_ids(some.positions), own_position(some.positions[-1])
             entrance.put_run(zip(some.values, timestamps, ids, strict=False), len(some.values))
-            self._positions.passed(partition, some.newest(), some.positions[-1], self._clock.time())
+            self._positions.passed(partition, some.newest(), position, self._clock.time())
             self.records += len(some.values)
             done += len(some.values)
             partition.is_waiting = done < count
@@ -289,3 +291,27 @@ class Reading:
 
     def _may_hand_on(self) -> bool:
         return bool(self._entrances) and not self._is_paused
+
+
+def _with_own_positions(pieces: Iterable[Any]) -> Iterator[Any]:
+    """Yield what a blocking reader yields, each position as it was then: it reads on while its items wait.
+
+    Once it has yielded a position that cannot change, the others are not looked at.
+    """
+    with generator_closed_after(pieces) as reading:
+        for piece in reading:
+            items = piece if isinstance(piece, list) else [piece]
+            own = [_with_own_position(item) for item in items]
+            if any(type(item) is tuple and is_fixed(item[-1]) for item in own):
+                yield piece
+                yield from reading
+                return
+            yield own if isinstance(piece, list) else own[0]
+
+
+def _with_own_position(item: Any) -> Any:
+    if type(item) is tuple and item:
+        return (*item[:-1], own_position(item[-1]))
+    if isinstance(item, Undecodable | Reached):
+        return replace(item, position=own_position(item.position))
+    return item

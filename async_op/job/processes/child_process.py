@@ -18,10 +18,12 @@ from io import TextIOWrapper
 from multiprocessing import spawn
 from typing import Any, BinaryIO, NoReturn
 
+from async_op.job.errors import ProgramNotImported
 from async_op.job.processes import messages
 from async_op.job.processes.child_loop import ChildLoop, ChildSpec, Failure
 from async_op.threads.garbage import rare_collections
 from async_op.threads.loop_thread import new_event_loop
+from keygroups.safe_text import described
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +104,22 @@ async def _live(connected: socket.socket, told: ChildInstructions) -> None:
     link = messages.SocketLink(held)
     await asyncio.get_running_loop().create_connection(lambda: link, sock=connected)
     try:
-        spawn.prepare(told.prepared)
-        spec: ChildSpec = pickle.loads(told.spec)  # noqa: S301 - from the parent
-        child = held.receiver = ChildLoop(spec)
+        child = held.receiver = ChildLoop(_imported(told))
     except BaseException as error:
         link.send(messages.REPORT, messages.dumped(("failed", Failure.of(error, 0))))
         link.close()
         await asyncio.sleep(1)  # it has to be sent
         raise
     _exit(0 if await child.serve(link) else 1)
+
+
+def _imported(told: ChildInstructions) -> ChildSpec:
+    """Import the program of the parent, and return what the child is told."""
+    try:
+        spawn.prepare(told.prepared)
+        return pickle.loads(told.spec)  # type: ignore[no-any-return]  # noqa: S301 - from the parent
+    except BaseException as error:
+        raise ProgramNotImported(described(error)) from error
 
 
 def _exit(status: int) -> NoReturn:

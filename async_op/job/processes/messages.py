@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
 from async_op.elements import Element
+from async_op.job.processes.sent_elements import dumped_elements, loaded_elements
 
 ELEMENTS, WATERMARK, IDLE, CREDIT, CUT, MARK, REQUEST, REPLY, REPORT = range(9)
 """The kinds of frames; the first four are about one channel."""
@@ -16,7 +17,7 @@ ELEMENTS, WATERMARK, IDLE, CREDIT, CUT, MARK, REQUEST, REPLY, REPORT = range(9)
 PARENT = 0
 """The number of the parent among those who send; children count from 1."""
 
-_HEADER = struct.Struct("!IB")
+_HEADER = struct.Struct("!QB")
 _PLACE = struct.Struct("!?HHHHq")
 
 
@@ -48,7 +49,7 @@ class Destination(NamedTuple):
 def pack(place: Destination, elements: list[Element] | None = None) -> bytes:
     """Return what is sent to a place as a payload."""
     head = _PLACE.pack(*place)
-    return head if elements is None else head + pickle.dumps(elements, pickle.HIGHEST_PROTOCOL)
+    return head if elements is None else head + dumped_elements(elements)
 
 
 def destination_of(payload: bytes) -> Destination:
@@ -58,7 +59,7 @@ def destination_of(payload: bytes) -> Destination:
 
 def elements_in(payload: bytes) -> list[Element]:
     """Return the elements of a payload."""
-    return pickle.loads(memoryview(payload)[_PLACE.size :])  # type: ignore[no-any-return]  # noqa: S301
+    return loaded_elements(memoryview(payload)[_PLACE.size :])
 
 
 def late(payload: bytes) -> bytes:

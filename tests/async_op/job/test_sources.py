@@ -17,10 +17,11 @@ import pytest
 from async_op import RestartPolicy, StreamAlreadyRead
 from async_op.connectors import FileSource, InputReplaced, Reached, Source
 from async_op.job.adapters import source_of
-from keygroups import ConfigError
+from keygroups import ConfigError, UnstorableValue
 from tests.async_op.connectors.kit import cuts_of, everywhere
 from tests.async_op.job.kit import Epochs, new_job, same
 from tests.async_op.kit import eventually
+from tests.doors.bad import Level
 from tests.quick import first_is_quick
 
 TABLE = pa.table({"user": ["ann", "bob", "cid"], "n": [1, 2, 3]})
@@ -180,6 +181,68 @@ async def test_two_elements_with_one_position_would_share_a_key(positions: list[
     items = [(number, None, position) for number, position in enumerate(positions)]
     with pytest.raises(ConfigError, match=r"source=Given\(\): its read\(\) gave two elements of partition 'a'"):
         await new_job(Given(["a"], iterate([items])), same, Epochs()).run()
+
+
+class CountsOn(Source[int]):
+    """Counts on in the object that it has yielded as a position, or was given, and waits before its 4th element."""
+
+    bounded = True
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.waits = threading.Event()
+        self.may_go_on = threading.Event()
+
+    def partitions(self) -> list[str]:
+        return ["one"]
+
+    def read(self, partition: Any, position: Any) -> Any:
+        counted = {"next": 0} if position is None else position
+        return self.awaited(counted) if self.kind == "awaited" else self.blocking(counted)
+
+    async def awaited(self, position: dict[str, int]) -> AsyncIterator[Any]:
+        while (number := position["next"]) < 8:
+            position["next"] += 1
+            if number == 4:
+                self.waits.set()
+                await asyncio.to_thread(self.may_go_on.wait, 60)
+            yield number, None, position
+
+    def blocking(self, position: dict[str, int]) -> Iterator[Any]:
+        while (number := position["next"]) < 8:
+            position["next"] += 1
+            if number == 4:
+                self.waits.set()
+                self.may_go_on.wait(60)
+            item = number, None, position
+            yield [item] if self.kind == "blocking, in lists" else item
+
+
+@pytest.mark.parametrize("kind", ["awaited", "blocking", "blocking, in lists"])
+async def test_a_source_may_count_on_in_the_position_that_it_has_yielded(kind: str) -> None:
+    source, sink, place = CountsOn(kind), Epochs(), f"memory://{uuid.uuid4().hex}"
+    run = asyncio.create_task((job := new_job(source, same, sink, snapshots=place)).run())
+    await sink.have(4)
+    await asyncio.to_thread(source.waits.wait, 60)
+    job.stop(drain=False)  # its cut comes while the source has counted an element that it has not yielded
+    await run
+    source.may_go_on.set()
+
+    await new_job(source, same, sink, snapshots=place).run()
+    assert sink.values == list(range(8))
+
+
+@pytest.mark.parametrize("position", [object(), Level.HIGH, [object()]], ids=["object", "int-enum", "inside"])
+async def test_a_position_that_no_snapshot_can_hold_is_refused_before_a_call(position: Any) -> None:
+    called: list[int] = []
+
+    async def call(value: int) -> int:
+        called.append(value)
+        return value
+
+    with pytest.raises(UnstorableValue, match="a position of the source"):
+        await new_job(Given(["a"], iter([(1, None, position)])), call, Epochs()).run()
+    assert called == []
 
 
 async def test_a_timestamp_may_be_before_the_epoch_or_of_numpy() -> None:

@@ -25,6 +25,14 @@ async def plus_one(value: int) -> int:
     return value + 1
 
 
+async def same(value: Any) -> Any:
+    return value
+
+
+def by_length(value: str) -> int:
+    return len(value)
+
+
 def by_seven(value: int) -> int:
     return value % 7
 

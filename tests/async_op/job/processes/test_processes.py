@@ -361,6 +361,47 @@ def test_functions_that_cannot_be_sent_are_refused_by_name(tmp_path: Path) -> No
         new_job(tmp_path, [1], Step(plus_one, "priced", key_by=lambda value: value), Kept())
 
 
+PROGRAM = """
+from async_op import Job
+from async_op.job.errors import ProgramNotImported
+
+async def same(value): return value
+async def keep(values, epoch): pass
+
+try:
+    Job([1], same, keep, snapshots="snapshots", job_id="job", processes=1).run_sync()
+except ProgramNotImported as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cause"),
+    [
+        (["program.py"], "JobInsideEventLoop: "),
+        (["-c", PROGRAM], "AttributeError: Can't get attribute 'same'"),
+        (["-"], "FileNotFoundError: .*<stdin>"),
+    ],
+    ids=["without a guard", "as in a notebook", "from a pipe"],
+)
+def test_a_program_that_children_cannot_import_is_told_how_it_can_be(
+    tmp_path: Path, arguments: list[str], cause: str
+) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    ended = subprocess.run(
+        [sys.executable, *arguments],
+        check=False,
+        timeout=SECONDS,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(Path.cwd())},
+        input=PROGRAM,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert ended.returncode == 0
+    assert re.match(rf'a child process could not import .*: {cause}.*if __name__ == "__main__"', ended.stdout)
+
+
 def one_cent(value: int) -> int:
     return 1
 
