@@ -15,11 +15,12 @@ import uuid
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import pyarrow as pa
 
 from async_op.errors import shorten
+from keygroups.arguments import check_choice
 from keygroups.codec import pack, unpack
 from keygroups.errors import KeyGroupsError
 from keygroups.representation import fields_repr
@@ -27,6 +28,11 @@ from keygroups.safe_text import printable, text_of, traceback_of
 from snapshots.format.subtask import RefusedValue
 
 OnError = Literal["fail", "skip", "dead_letter"]
+
+
+def check_on_error(on_error: object) -> None:
+    """Raise `ConfigError` unless `on_error` is one of the three."""
+    check_choice("on_error", on_error, get_args(OnError))
 
 
 def is_told(count: int) -> bool:

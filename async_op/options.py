@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from functools import wraps
 from typing import Any, Literal, Self, TypeAlias, TypedDict, TypeVar, cast, get_args
 
-from async_op.dead_letters import DeadLetter, OnError
+from async_op.dead_letters import DeadLetter, OnError, check_on_error
 from async_op.durations import check_timeout
 from async_op.functions.base import Function
 from async_op.functions.plain import AnyFunction, as_function, name_of
@@ -139,7 +139,7 @@ class OperatorOptions(SharedOptions):
 
     def __post_init__(self) -> None:
         check_choice("mode", self.mode, get_args(Mode))
-        check_choice("on_error", self.on_error, get_args(OnError))
+        check_on_error(self.on_error)
         self._check_shared()
         key_hasher(self.hash)
         if self.key_by is None and (self.states or self.mode == "key_ordered"):

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from async_op.call_costs import CallRefused
 from async_op.durations import check_delay
 from async_op.errors import RetryAfter
-from keygroups.arguments import Duration, check_callable, check_flag, check_integer, check_number
+from keygroups.arguments import Duration, check_callable, check_duration, check_flag, check_integer, check_number
 from keygroups.errors import ConfigError
 from keygroups.representation import representation
 from keygroups.safe_text import errors_in
@@ -91,7 +91,8 @@ class RetryPolicy(ABC):
     @property
     def looks_at_outputs(self) -> bool:
         """Whether outputs decide if their call is repeated."""
-        return self._retry_if_result is not None
+        overrides = type(self).delay_after_result is not RetryPolicy.delay_after_result
+        return overrides or self._retry_if_result is not None
 
     def __repr__(self) -> str:
         named = {name.removeprefix("_"): value for name, value in vars(self).items()}
@@ -115,6 +116,19 @@ class RetryPolicy(ABC):
         if self._retry_if_result is None or attempt >= self.max_attempts or not self._retry_if_result(outputs):
             return None
         return self.delay_after(attempt)
+
+
+def checked_delay(policy: RetryPolicy, attempt: int, delay: float | None) -> float | None:
+    """Return the delay that a policy has given after an attempt, or None if that was the last one.
+
+    Raises
+    ------
+    ConfigError
+        It is no delay: a subclass may give anything.
+    """
+    if delay is None or attempt >= policy.max_attempts:
+        return None
+    return check_duration("retry", delay, reason=f"{type(policy).__name__} gave it as the delay after an attempt")
 
 
 class FixedDelayRetry(RetryPolicy):

@@ -135,12 +135,16 @@ def load_head(folder: Folder, version: int) -> Head:
         The manifest is damaged, or it belongs to another version.
     FolderMoved
         The manifest belongs to another operator.
+    PathObstructed
+        The folder is a file.
     """
     try:
         data = read_manifest(folder, version)
     except FileNotFoundError:
         raise SnapshotNotFound(folder.uri, version) from None
     except PathObstructed as error:
+        if isinstance(error.__cause__, NotADirectoryError):
+            raise  # something else than this operator's folder: no manifest is damaged
         raise SnapshotCorrupted(error.path, error.reason) from error
     path = folder.path(manifest_name(version))
     head = Head.from_bytes(data, path)

@@ -17,7 +17,7 @@ from async_op.in_flight.key_order import KeyGate
 from async_op.in_flight.queues import ElementQueue
 from async_op.lifecycle import Lifecycle
 from async_op.resilience.cache import OutputCache
-from async_op.retry import RetryPolicy
+from async_op.retry import RetryPolicy, checked_delay
 from async_op.timers.backoff import Backoff
 from keygroups.safe_text import text_of
 from keygroups.state import commit
@@ -124,6 +124,8 @@ class Completion:
         if self._retry is not None and not entry.expired:
             try:
                 delay = self._retry.delay_after_result(entry.attempt, outputs)
+                if delay is not None:
+                    delay = checked_delay(self._retry, entry.attempt, delay)
             except Exception as error:  # noqa: BLE001 - an error of the policy fails the element
                 self._fail(entry, invocation, error)
                 return
@@ -172,7 +174,8 @@ class Completion:
         delay = None
         if self._retry is not None and not entry.expired:
             try:
-                delay = self._retry.delay_after_error(entry.attempt, error)
+                wanted = self._retry.delay_after_error(entry.attempt, error)
+                delay = checked_delay(self._retry, entry.attempt, wanted)
             except Exception as raised:  # noqa: BLE001 - an error of the policy fails the element
                 error = raised
         if delay is None:

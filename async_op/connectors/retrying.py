@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from async_op.connectors.errors import ConnectorUnavailable
 from async_op.errors import RetryAfter
-from async_op.retry import ExponentialBackoffRetry, RetryPolicy, is_meant, seconds_asked
+from async_op.retry import ExponentialBackoffRetry, RetryPolicy, checked_delay, is_meant, seconds_asked
 from keygroups.safe_text import add_note, errors_in, text_of
 
 _log = logging.getLogger(__name__)
@@ -96,12 +96,16 @@ class Attempts:
             add_note(error, f"{self._what} raised this")
             raise error
         reason = f"{type(error).__name__}: {text_of(error)}"
-        if policy is None or is_last or self.failed >= policy.max_attempts:
+        delay = None if policy is None or is_last else self._delay(policy, seconds_asked(error))
+        if delay is None:
             raise self.unavailable(reason) from error
-        asked = seconds_asked(error)
-        delay = policy.delay_after(self.failed) if asked is None else asked
         _log.warning("%s failed at attempt %d and is retried in %.1f s: %s", self._what, self.failed, delay, reason)
         return delay
+
+    def _delay(self, policy: RetryPolicy, asked: float | None) -> float | None:
+        if self.failed >= policy.max_attempts:
+            return None
+        return checked_delay(policy, self.failed, policy.delay_after(self.failed) if asked is None else asked)
 
     def unavailable(self, reason: str) -> Exception:
         """Return the error that ends the attempts."""

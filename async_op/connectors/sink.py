@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from async_op.connectors.errors import UnwritableValue
 from async_op.connectors.retrying import is_transient_of_library
-from async_op.dead_letters import OnError
+from async_op.dead_letters import OnError, check_on_error
 from async_op.retry import ExponentialBackoffRetry, RetryPolicy
-from keygroups.arguments import check_choice, check_instance
+from keygroups.arguments import check_instance
 from keygroups.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class ShippedSink(Sink[Any]):
     """
 
     def __init__(self, *, on_error: OnError, retry: RetryPolicy | None, dead_letters: Sink[Any] | None) -> None:
-        check_choice("on_error", on_error, ("fail", "skip", "dead_letter"))
+        check_on_error(on_error)
         check_instance("retry", retry, (RetryPolicy, type(None)), reason="pass a retry policy, or None for one attempt")
         kinds = (Sink, type(None))
         check_instance("dead_letters", dead_letters, kinds, reason="pass a sink; a job has dead_letters of its own")

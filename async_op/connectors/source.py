@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from async_op.connectors.retrying import RETRY
 from async_op.dead_letters import OnError
 from async_op.retry import RetryPolicy
+from keygroups.arguments import check_instance
 
 T = TypeVar("T")
 
@@ -58,12 +59,20 @@ class Undecodable:
         Why it cannot be decoded. Its message names the place, such as file and byte.
     content : object
         As for `Reached`.
+
+    Raises
+    ------
+    ConfigError
+        `error` is no exception.
     """
 
     raw: Any
     position: Any
     error: Exception
     content: Any = None
+
+    def __post_init__(self) -> None:
+        check_instance("error", self.error, Exception, reason="pass an exception that says why it cannot be decoded")
 
 
 Read: TypeAlias = Item[T] | Undecodable

@@ -14,6 +14,7 @@ from itertools import chain
 from operator import index
 from typing import Any, ClassVar, NamedTuple, SupportsIndex, TypeAlias, TypeVar
 
+from async_op.connectors.conformance import misbehaved, to_await
 from async_op.connectors.errors import SinkUnavailable, UnwritableValue
 from async_op.connectors.retrying import Attempts
 from async_op.connectors.sink import Sink
@@ -74,11 +75,11 @@ class Values:
 
     def write(self, sink: Any, epoch: int) -> Any:
         """Write them to a sink; returns what a job awaits."""
-        return sink.write(self.values, epoch)
+        return to_await(sink, "write", sink.write(self.values, epoch))
 
     def refused(self, sink: Any) -> Any:
         """Return the errors of what a sink would refuse, or what a job awaits for them."""
-        return sink.refused(self.values)
+        return to_await(sink, "refused", sink.refused(self.values))
 
     def without(self, places: Collection[int]) -> Values | None:
         """Return what is left without these places; None if that is nothing."""
@@ -111,7 +112,7 @@ class Letters(Values):
 
     def write(self, sink: Any, epoch: int) -> Any:
         """Write them to a sink; returns what a job awaits."""
-        return sink.write(self.copies(), epoch)
+        return to_await(sink, "write", sink.write(self.copies(), epoch))
 
     def without(self, places: Collection[int]) -> Letters | None:
         """Return what is left without these places; None if that is nothing."""
@@ -167,7 +168,9 @@ class SinkDelivery(ABC):
     def opened(self, sink: Sink[Any]) -> Steps[None]:
         """Open one of the two sinks."""
         yield from self.expecting(sink)
-        yield from self._tried(sink, None, sink.open, f"opening {type(sink).__name__}", None)
+        yield from self._tried(
+            sink, None, lambda: to_await(sink, "open", sink.open()), f"opening {type(sink).__name__}", None
+        )
 
     def written(
         self, sink: Sink[Any], epoch: Delivered, content: Values, noted: Mapping[int, RefusedOutput] | None = None
@@ -252,7 +255,10 @@ class _SinkAttempts(Attempts):
 
     def may_pass(self, error: BaseException) -> bool:
         """Return whether the sink takes an error for a transient one."""
-        return self._sink.is_transient(error)  # type: ignore[arg-type]  # an exception of the sink
+        found: object = self._sink.is_transient(error)  # type: ignore[arg-type]  # an exception of the sink
+        if not isinstance(found, bool):
+            raise misbehaved(self._sink, "is_transient()", found, "return True or False") from error
+        return found
 
     def delay_after(self, error: Exception, *, is_last: bool = False) -> float:
         """Return the seconds until the next attempt, as `Attempts` does; an output that is refused learns its epoch."""
@@ -299,11 +305,13 @@ class RefusedOutputs:
         self.epoch = epoch
         self.outputs = dict(noted)
 
-    def placed(self, errors: Iterable[UnwritableValue], error: UnwritableValue, left: Values) -> list[UnwritableValue]:
+    def placed(self, errors: Any, error: UnwritableValue, left: Values) -> list[UnwritableValue]:
         """Return the errors with their place in the epoch; they, and `error` of `write`, index what was left of it.
 
         An index of no output would be refused again and again, or name another output: that error is raised.
         """
+        if not isinstance(errors, Sequence) or not all(isinstance(one, UnwritableValue) for one in errors):
+            raise misbehaved(self._sink, "refused()", errors, "return a list of UnwritableValue, each with its index")
         found = [one for one in errors if one.index is not None] or [error]
         earlier = sorted(self.outputs)
         for one in found:

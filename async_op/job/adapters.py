@@ -23,6 +23,7 @@ from typing import Any
 
 from async_op.cancellation import closed_after
 from async_op.connectors.arrow_input import ArrowStream, has_arrow_stream, rows_of_stream
+from async_op.connectors.conformance import check_connector
 from async_op.connectors.errors import InputReplaced
 from async_op.connectors.sink import Sink
 from async_op.connectors.source import PartitionId, Reached, Source
@@ -287,9 +288,10 @@ def source_of(source: Any) -> Source[Any]:
     Raises
     ------
     ConfigError
-        It is no source.
+        It is no source, or one with a wrong attribute.
     """
     if isinstance(source, Source):
+        check_connector(source)
         return source
     if has_arrow_stream(source):
         return IterableSource(rows_of_stream(source, "source") if iter_is_itself(source) else ArrowRows(source))
@@ -309,12 +311,26 @@ def sink_of(name: str, sink: Any) -> Sink[Any]:
     Raises
     ------
     ConfigError
-        It is no sink.
+        It is no sink, or one with a wrong attribute.
     """
     if isinstance(sink, Sink):
+        check_connector(sink)
         return sink
     reason = "pass a Sink, or a callable of (values, epoch)"
     if isinstance(sink, type):
         raise ConfigError(name, sink, reason)
     check_callable(name, sink, 2, reason=reason, awaited=True)
     return CallableSink(sink)
+
+
+def check_two_sinks(sink: Any, dead_letters: Any) -> None:
+    """Check that outputs and dead letters have a sink each.
+
+    Raises
+    ------
+    ConfigError
+        They have one. It would be called twice for an epoch, and the second call replaces what the first has written.
+    """
+    if sink is dead_letters or (inspect.ismethod(sink) and sink == dead_letters):
+        reason = "it gets the outputs already: its second call for an epoch would replace them; pass another sink"
+        raise ConfigError("dead_letters", dead_letters, reason)

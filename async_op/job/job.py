@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from async_op.cancellation import run_to_end
 from async_op.connectors.arrow_input import ArrowStream
+from async_op.connectors.conformance import letters_sink_of
 from async_op.connectors.sink import ShippedSink, Sink
 from async_op.connectors.source import Source
 from async_op.durations import check_delay, check_positive_delay
@@ -22,7 +23,7 @@ from async_op.epochs.position import JobPosition
 from async_op.epochs.restarts import RestartPolicy, Restarts
 from async_op.epochs.retention import Retention
 from async_op.functions.plain import AnyFunction
-from async_op.job.adapters import sink_of, source_of
+from async_op.job.adapters import check_two_sinks, sink_of, source_of
 from async_op.job.cancellation import to_the_end
 from async_op.job.chain import Plan
 from async_op.job.committing import Committer
@@ -163,8 +164,9 @@ class Job:
     ) -> None:
         self._source = source_of(source)
         self._steps = self._given_steps = steps_of(steps)
+        check_two_sinks(sink, dead_letters)
         self._sink = sink_of("sink", sink)
-        self._dead_letters = None if dead_letters is None else sink_of("dead_letters", dead_letters).for_dead_letters()
+        self._dead_letters = None if dead_letters is None else letters_sink_of(sink_of("dead_letters", dead_letters))
         buries = [name for name, step in self._steps.items() if step.on_error == "dead_letter"]
         buries += [SOURCE] if self._source.on_error == "dead_letter" else []
         if buries and dead_letters is None:
@@ -211,7 +213,7 @@ class Job:
         if own is not None:
             if self._dead_letters is not None:
                 raise ConfigError("dead_letters", own, "the sink and the job have one each: pass it to the job only")
-            self._dead_letters = own.for_dead_letters()
+            self._dead_letters = letters_sink_of(own)
         if self._sink.on_error == "dead_letter" and self._dead_letters is None:
             raise ConfigError("dead_letters", None, "the sink has on_error='dead_letter': pass where they go")
         if self._dead_letters is not None and self._dead_letters.on_error == "dead_letter":

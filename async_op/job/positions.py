@@ -9,6 +9,7 @@ from itertools import islice, repeat
 from operator import eq
 from typing import Any
 
+from async_op.connectors.conformance import misbehaved
 from async_op.connectors.errors import InputReplaced
 from async_op.connectors.source import PartitionId, Reached, Source
 from async_op.elements import ElementId
@@ -141,9 +142,12 @@ class Positions:
 
     def lag(self, source: Source[Any]) -> int | None:
         """Return how many records of all partitions were not read yet; None if the source says it of none."""
-        lags = [source.lag(one.id, one.position) for one in self.partitions.values() if one.is_read]
+        lags: list[object] = [source.lag(one.id, one.position) for one in self.partitions.values() if one.is_read]
         known = [lag for lag in lags if lag is not None]
-        return sum(known) if known else None
+        for lag in known:
+            if not isinstance(lag, int):
+                raise misbehaved(source, "lag()", lag, "return a whole number, or None")
+        return sum(known) if known else None  # type: ignore[arg-type]  # whole numbers
 
     def restore(self, snapshot: Snapshot | None, parallelism: int) -> None:
         """Begin with the positions of a snapshot, assigned to a number of subtasks.

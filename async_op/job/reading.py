@@ -13,6 +13,7 @@ from typing import Any
 
 from async_op.cancellation import closed_after
 from async_op.clock import Clock
+from async_op.connectors.conformance import misbehaved
 from async_op.connectors.retrying import Attempts, retried
 from async_op.connectors.source import PartitionId, Reached, Source, Undecodable
 from async_op.dead_letters import DeadLetter, is_told
@@ -180,7 +181,7 @@ class Reading:
         with connector(what):
             ids = await retried(self._source.retry, what, self._list)
         if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
-            raise self._wrong("partitions()", ids, "return a list of the ids of its partitions")
+            raise misbehaved(self._source, "partitions()", ids, "return a list of the ids of its partitions")
         return list(ids)
 
     async def _list(self) -> Any:
@@ -197,7 +198,10 @@ class Reading:
     async def _read_all(self, partition: Partition) -> None:
         what = f"reading partition {partition.id!r} of {type(self._source).__name__}"
         with connector(what):
-            partition.text = partition_text(self._source.full_name(partition.id))
+            name: object = self._source.full_name(partition.id)
+            if not isinstance(name, str):
+                raise misbehaved(self._source, "full_name()", name, "return text")
+            partition.text = partition_text(name)
             async with aclosing(self._pieces(partition, what)) as pieces:
                 async for run in pieces:
                     await self._hand_on(partition, run)
@@ -225,7 +229,7 @@ class Reading:
         if isinstance(items, AsyncIterator):
             return items, False
         if isinstance(items, str | bytes) or not isinstance(items, Iterable):
-            raise self._wrong("read()", items, "return an iterator, or write it with `yield`")
+            raise misbehaved(self._source, "read()", items, "return an iterator, or write it with `yield`")
         return read_ahead(_with_own_positions(items), _READ_AHEAD), True
 
     async def _hand_on(self, partition: Partition, pieces: list[Any]) -> None:
@@ -241,7 +245,8 @@ class Reading:
                     self._judge(partition, piece)
                     await self._room_for_letters()
         except NoItem as error:
-            raise self._wrong("read()", error.found, "yield (value, timestamp, position), or a list of such") from None
+            hint = "yield (value, timestamp, position), or a list of such"
+            raise misbehaved(self._source, "read()", error.found, hint) from None
 
     async def _hand_on_items(self, partition: Partition, items: Items) -> None:
         partition.is_waiting, done, count = True, 0, len(items.values)
@@ -285,9 +290,6 @@ class Reading:
         """Dead letters pass by the steps, so no step holds up the source when the epoch is full of them."""
         if not self._collector.has_room:
             await self._collector.room()
-
-    def _wrong(self, method: str, given: object, hint: str) -> ConfigError:
-        return ConfigError("source", self._source, f"its {method} gave a value of type {type(given).__name__}; {hint}")
 
     def _may_hand_on(self) -> bool:
         return bool(self._entrances) and not self._is_paused

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from async_op.cancellation import closed_in_time
 from async_op.clock import LoopClock
+from async_op.connectors.conformance import to_await
 from async_op.connectors.retrying import retried
 from async_op.connectors.sink import Sink
 from async_op.connectors.source import Source
@@ -252,14 +253,14 @@ class Run:
     async def _open_source(self, source: Source[Any]) -> None:
         what = f"opening {type(source).__name__}"
         with connector(what):
-            await retried(source.retry, what, source.open)
+            await retried(source.retry, what, lambda: to_await(source, "open", source.open()))
 
     async def _restore_source(self) -> None:
         source, known = self._setting.source, self._setting.positions.known()
         if known:
             what = f"restoring the positions of {type(source).__name__}"
             with connector(what):
-                await retried(source.retry, what, lambda: source.restore(known))
+                await retried(source.retry, what, lambda: to_await(source, "restore", source.restore(known)))
 
     def _new_chain(self) -> Chain | DistributedChain:
         setting = self._setting
@@ -465,7 +466,8 @@ class Run:
 
 
 def _in_time(one: Source[Any] | Sink[Any]) -> Callable[[], Awaitable[None]]:
-    return lambda: closed_in_time(f"closing {type(one).__name__}", one.close(), CONNECTOR_CLOSE_SECONDS)
+    what = f"closing {type(one).__name__}"
+    return lambda: closed_in_time(what, to_await(one, "close", one.close()), CONNECTOR_CLOSE_SECONDS)
 
 
 async def _outcome_of(work: asyncio.Future[int]) -> int:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass, fields
-from typing import Any, get_args
+from typing import Any
 
 import pyarrow as pa
 
-from async_op.dead_letters import DeadLetter, OnError
+from async_op.dead_letters import DeadLetter, OnError, check_on_error
 from async_op.functions.plain import AnyFunction, as_function, name_of
 from async_op.operator.key_columns import KeyBy, key_getter
 from async_op.options import Mode, OperatorOptions, SharedOptions, StateBackend
-from keygroups.arguments import check_choice, check_instance
+from keygroups.arguments import check_instance
 from keygroups.errors import ConfigError
 from keygroups.names import STEP_NAME
 from keygroups.representation import representation
@@ -70,7 +70,7 @@ class Step(SharedOptions):
     value_type: pa.DataType | None = None
 
     def __post_init__(self) -> None:
-        check_choice("on_error", self.on_error, get_args(OnError))  # before `options` compares it
+        check_on_error(self.on_error)  # before `options` compares it
         if self.name is not None:
             STEP_NAME.check("name", self.name)
         if self.name == SOURCE:

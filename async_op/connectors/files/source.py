@@ -31,7 +31,7 @@ from async_op.connectors.files.rotation import FilePartition, Partitions
 from async_op.connectors.files.text import Block, Mark, TextReader, last_mark
 from async_op.connectors.retrying import RETRY
 from async_op.connectors.source import PartitionId, Reached, Read, Source, Undecodable
-from async_op.dead_letters import OnError
+from async_op.dead_letters import OnError, check_on_error
 from async_op.elements import TIMESTAMP_MAX
 from async_op.retry import RetryPolicy
 from keygroups.arguments import (
@@ -149,7 +149,7 @@ class FileSource(Source[Any]):
         self._timestamp = timestamp
         self._interval = check_positive_duration("poll_interval", poll_interval)
         self._limit = check_integer("max_record_bytes", max_record_bytes, 1, reason="a record has at least one byte")
-        check_choice("on_error", on_error, ("fail", "skip", "dead_letter"))
+        check_on_error(on_error)
         check_choice("on_replaced", on_replaced, ("fail", "read"))
         check_instance("retry", retry, (RetryPolicy, type(None)), reason="pass a RetryPolicy, or None")
         self.on_error: OnError = on_error

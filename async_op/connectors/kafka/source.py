@@ -17,7 +17,7 @@ from async_op.connectors.errors import KafkaRefused, MalformedMessage, OffsetUna
 from async_op.connectors.kafka import client
 from async_op.connectors.retrying import RETRY
 from async_op.connectors.source import PartitionId, Reached, Read, Source, Undecodable
-from async_op.dead_letters import OnError
+from async_op.dead_letters import OnError, check_on_error
 from async_op.retry import RetryPolicy
 from keygroups.arguments import check_choice, check_flag, check_instance, check_integer
 
@@ -89,7 +89,7 @@ class KafkaSource(Source[dict[str, Any]]):
         retry: RetryPolicy | None = RETRY,
     ) -> None:
         check_choice("beginning", beginning, ("earliest", "latest"))
-        check_choice("on_error", on_error, ("fail", "skip", "dead_letter"))
+        check_on_error(on_error)
         check_instance("retry", retry, (RetryPolicy, type(None)), reason="pass a RetryPolicy, or None")
         self.on_error: OnError = on_error
         self.retry = retry

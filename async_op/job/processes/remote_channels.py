@@ -9,7 +9,7 @@ from typing import Any
 
 from async_op.elements import Element
 from async_op.job.channels import Inlet
-from async_op.job.processes.messages import CREDIT, ELEMENTS, IDLE, WATERMARK, Destination, Link, pack
+from async_op.job.processes.messages import CREDIT, ELEMENTS, IDLE, WATERMARK, Destination, Link, payload_for
 
 FLUSH_SECONDS = 0.001
 """How long elements wait for others, to be sent together: a frame costs as much as twenty elements."""
@@ -43,7 +43,7 @@ class Sender:
 
     def send(self, kind: int, place: Destination, elements: list[Element] | None = None) -> None:
         """Send something to a subtask."""
-        self._link_of(place.target).send(kind, pack(place, elements))
+        self._link_of(place.target).send(kind, payload_for(place, elements))
 
     def flush(self) -> None:
         """Send all that waits, now."""

@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from async_op.connectors.conformance import letters_sink_of, to_await
 from async_op.connectors.epoch_rows import FrameRows
 from async_op.connectors.errors import ConnectorInterrupted
 from async_op.connectors.sink import ShippedSink
@@ -181,11 +182,11 @@ class _Letters(Letters):
 
     def write(self, sink: ConnectorSink[Any], epoch: int) -> None:
         async def write() -> None:
-            await sink.open()
+            await to_await(sink, "open", sink.open())
             try:
-                await sink.write(self.copies(), epoch)
+                await to_await(sink, "write", sink.write(self.copies(), epoch))
             finally:
-                await sink.close()
+                await to_await(sink, "close", sink.close())
 
         _on_own_loop(write)
 
@@ -203,7 +204,7 @@ class _ShippedDelivery(SinkDelivery):
     letters_come_first = True
 
     def __init__(self, folder: Folder, lineage: str, sink: ShippedSink, hurry: threading.Event) -> None:
-        letters = None if sink.dead_letters is None else sink.dead_letters.for_dead_letters()
+        letters = None if sink.dead_letters is None else letters_sink_of(sink.dead_letters)
         super().__init__(folder, lineage, sink, letters)
         self._hurry = hurry
 

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructField, StructType
 
 from async_op.connectors.arrow_input import readable_rows_of
-from async_op.dead_letters import LETTER_SCHEMA, DeadLetter, InPlace, OnError, row_of
+from async_op.dead_letters import LETTER_SCHEMA, DeadLetter, InPlace, OnError, check_on_error, row_of
 from async_op.spark.rows.arrow_outputs import DEAD_LETTER, OutputWriter
 from async_op.spark.rows.schemas import check_columns, check_input, check_names
 from keygroups.errors import ConfigError
@@ -59,8 +59,7 @@ def schema_with_letters(schema: StructType, on_error: OnError, dead_letters: Dea
     ConfigError
         The arguments contradict each other, or `schema` has a column of that name already.
     """
-    if on_error not in ("fail", "skip", "dead_letter"):
-        raise ConfigError("on_error", on_error, "use one of fail, skip, dead_letter")
+    check_on_error(on_error)
     if (on_error == "dead_letter") != (dead_letters is not None) or dead_letters not in (None, "column"):
         raise ConfigError("dead_letters", dead_letters, "pass 'column' with on_error='dead_letter', and only then")
     if DEAD_LETTER in schema.names:

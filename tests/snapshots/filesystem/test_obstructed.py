@@ -102,6 +102,14 @@ def test_a_file_in_place_of_a_folder_is_an_error_that_says_so(
     assert path.read_text() == "of somebody else"
 
 
+@pytest.mark.parametrize("use", ["latest", "versions", "load", "load an older one", "copy"])
+def test_a_file_in_place_of_the_operators_folder_is_no_damage(tmp_path: Path, use: str) -> None:
+    """To move a manifest out of the way, as the error about damage advises, would be of no use."""
+    (tmp_path / "enrich").write_text("of somebody else")
+    with pytest.raises(PathObstructed, match="check the URI"):
+        uses(SnapshotStore(tmp_path, "enrich"), tmp_path)[use]()
+
+
 def test_a_folder_in_place_of_a_manifest_or_data_file_is_damage(store: SnapshotStore) -> None:
     folder = open_folder(store.uri)
     data = store.load(5).manifest.files[0].path

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from async_op import Job, Step
-from async_op.job.processes.sent_elements import dumped_elements, loaded_elements
+from async_op.job.processes.messages import dumped_elements, loaded_elements
 from keygroups.codec import pack, register_codec, unpack
 from keygroups.errors import UnstorableValue
 from snapshots.format.subtask import RefusedValue
