@@ -40,7 +40,7 @@ async def joined_answer(stream: AsyncIterable[bytes | str]) -> tuple[str, dict[s
         The stream has ended before the answer has, perhaps within an event, or the service has reported an error in
         the middle.
     ValueError
-        An event is no JSON, and is not the last one.
+        An event is no JSON, and is not the last one, or it has other fields than those of OpenAI's interface.
 
     Examples
     --------
@@ -63,21 +63,38 @@ async def joined_answer(stream: AsyncIterable[bytes | str]) -> tuple[str, dict[s
             if data == _END:
                 return "".join(pieces), usage
             try:
-                event = json.loads(data)
+                event = _parsed(data)
             except ValueError as raised:
                 cut_off = raised  # if nothing follows, the stream has ended within this event
                 continue
-            error = event.get("error")
+            error = _field(event, "error", object)
             if error is not None:
                 break
-            pieces += map(_text_of, event.get("choices") or ())
-            usage = event.get("usage") or usage
+            pieces += map(_text_of, _field(event, "choices", list) or ())
+            usage = _field(event, "usage", dict) or usage
     raise IncompleteAnswer(sum(map(len, pieces)), error) from cut_off
 
 
-def _text_of(choice: dict[str, Any]) -> str:
-    delta = choice.get("delta") or {}  # some services add events of their own that have none
-    return delta.get("content") or ""
+def _parsed(data: str) -> Any:
+    try:
+        return json.loads(data)
+    except RecursionError as error:
+        raise ValueError("an event is nested too deeply") from error
+
+
+def _text_of(choice: Any) -> str:
+    delta = _field(choice, "delta", dict) or {}  # some services add events of their own that have none
+    return _field(delta, "content", str) or ""
+
+
+def _field(found: Any, name: str, kind: type) -> Any:
+    """Return a field of what a service has sent, which is null in some services where others leave it out."""
+    is_object = isinstance(found, dict)
+    value = found.get(name) if is_object else found
+    is_right = is_object and isinstance(value, kind | None)
+    if not is_right:
+        raise ValueError(f"an event has a value of type {type(value).__name__} where its field {name!r} should be")
+    return value
 
 
 async def _data_of(stream: AsyncIterable[bytes | str]) -> AsyncGenerator[str, None]:

@@ -9,12 +9,13 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from async_op import AsyncDataStream, FixedDelayRetry, IncompleteAnswer, InvocationContext, joined_answer
 from async_op.testing import run
 from tests.async_op.kit import settle
+from tests.examples import scaled
 
 END = "data: [DONE]"
 
@@ -160,6 +161,31 @@ async def test_an_event_that_cannot_be_read_closes_the_stream() -> None:
     with pytest.raises(ValueError, match="Expecting"):
         await joined_answer(answer.stream())
     assert answer.is_closed
+
+
+ODD: list[Any] = [None, True, 0, "x", [], {}, [None], ["x"], [[]], {"a": 1}]
+
+
+@given(st.sampled_from(ODD), st.sampled_from(ODD), st.sampled_from(["choices", "usage", "error", "object"]))
+@settings(max_examples=scaled(400))
+def test_an_event_of_any_shape_is_read_or_is_an_error_that_names_the_field(odd: Any, other: Any, name: str) -> None:
+    shapes = [odd, {name: odd}, {"choices": [odd]}, {"choices": [{"delta": odd}]}]
+    shapes += [{"choices": [{"delta": {"content": odd}}], "usage": other}]
+    for shape in shapes:
+        try:
+            text, usage = asyncio.run(joined_answer(Answer(f"data: {json.dumps(shape)}", END).stream()))
+        except IncompleteAnswer as error:
+            assert name == "error", error
+        except ValueError as error:
+            assert "an event has a value of type" in str(error)
+        else:
+            assert isinstance(text, str)
+            assert isinstance(usage, dict)
+
+
+async def test_an_event_that_is_nested_too_deeply_is_no_answer() -> None:
+    with pytest.raises(ValueError, match="nested too deeply"):
+        await joined_answer(Answer("data: " + "[" * 100_000, END).stream())
 
 
 async def test_a_cancellation_closes_the_stream() -> None:
