@@ -142,7 +142,8 @@ class Positions:
 
     def lag(self, source: Source[Any]) -> int | None:
         """Return how many records of all partitions were not read yet; None if the source says it of none."""
-        lags: list[object] = [source.lag(one.id, one.position) for one in self.partitions.values() if one.is_read]
+        partitions = list(self.partitions.values())  # in one go: the event loop may add some meanwhile
+        lags: list[object] = [source.lag(one.id, one.position) for one in partitions if one.is_read]
         known = [lag for lag in lags if lag is not None]
         for lag in known:
             if not isinstance(lag, int):
