@@ -14,7 +14,7 @@ import async_op
 import keygroups
 from async_op import connectors, testing
 from snapshots import SnapshotStore
-from tests.doors.odd import Odd, check_odd
+from tests.doors.odd import Odd, check_odd, some_odd
 
 
 async def call(value: Any) -> Any:
@@ -258,11 +258,17 @@ ARGUMENTS = [(door, given, name) for door, given in DOORS for name in given]
     ("door", "given", "name"), ARGUMENTS, ids=[f"{door.__qualname__} {name}" for door, _, name in ARGUMENTS]
 )
 def test_an_odd_argument_works_or_is_an_error_with_a_name(
-    door: Callable[..., Any], given: dict[str, Any], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    door: Callable[..., Any],
+    given: dict[str, Any],
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    pytestconfig: pytest.Config,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     door(**given)
 
-    check_odd(door, given, name)
+    is_quick = pytestconfig.getoption("quick")
+    check_odd(door, given, name, some_odd(f"{door.__qualname__} {name}", is_quick=is_quick))
 
     assert list(tmp_path.iterdir()) == []
