@@ -167,7 +167,8 @@ class KeyGroupOutOfRange(KeyGroupsError, LookupError):
 
     _template = (
         "key group {key_group} is not in the owned range [{first}, {last}]: the element was routed to the wrong "
-        "subtask; route by subtask_of(key_group, parallelism, max_parallelism)"
+        "subtask; route by subtask_of(key_group, parallelism, max_parallelism), and let key_by return the same key "
+        "whenever it gets the same element"
     )
 
 

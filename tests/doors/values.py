@@ -91,7 +91,7 @@ SCALARS = st.one_of(
     st.sampled_from(
         [-0.0, Decimal("-0"), Level.LOW, Colour.RED, np.str_("a"), np.int64(3), np.float32(0.1), 2**53 + 1, "\ud83d"]
     ),
-    st.sampled_from([np.longdouble("0.1"), np.datetime64("NaT")]),
+    st.sampled_from([np.longdouble("0.1"), np.datetime64("NaT", "s")]),
     st.builds(lambda moment: moment.replace(fold=1), st.datetimes()),
 )
 VALUES = st.recursive(

@@ -174,7 +174,7 @@ def test_a_column_with_nanoseconds_is_refused_as_its_values_are() -> None:
         key_groups_of(pa.array([0, 1], pa.timestamp("ns")), GROUPS)
 
 
-@pytest.mark.parametrize("null", [None, (1, None), pd.NaT, pd.NA, np.datetime64("NaT")], ids=repr)
+@pytest.mark.parametrize("null", [None, (1, None), pd.NaT, pd.NA, np.datetime64("NaT", "s")], ids=repr)
 @pytest.mark.parametrize("hash_name", ["xxhash64", "flink"])
 def test_a_null_key_is_refused(null: object, hash_name: str) -> None:
     with pytest.raises(NullKey, match="null key in the element"):
