@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from math import inf
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -28,12 +29,16 @@ from async_op.connectors.tables.table_sink import ATTEMPTS_MAX, TableSink
 from async_op.dead_letters import OnError
 from async_op.retry import RetryPolicy
 from keygroups.context_managers import contextmanager
+from keygroups.errors import ConfigError
 from keygroups.values import Misfit
 from snapshots.filesystem import options_of, redacted
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
+
+_MISREAD = re.compile(r"[%\[\]\\^|\x00-\x1f\x7f]")
+"""Characters of paths with which deltalake 1.6 panics, or writes to one folder and reads from another."""
 
 _SMALL, _LARGE = 1e-200, 1e200
 """Where all digits of a float, which deltalake writes without an exponent, fit into the name of a folder."""
@@ -89,6 +94,10 @@ class DeltaSink(TableSink):
         dead_letters: Sink[Any] | None = None,
     ) -> None:
         super().__init__(table, name, on_error=on_error, retry=retry, dead_letters=dead_letters)
+        path = self._table if "://" in self._table else str(Path(self._table).absolute())
+        if (misread := _MISREAD.search(path)) is not None:
+            reason = f"deltalake finds no table in a folder with {misread.group()!r} in its path: choose another one"
+            raise ConfigError("table", redacted(self._table), reason)
         check_schema(schema)
         self._schema = schema
         self._storage_options = options_of(storage_options)

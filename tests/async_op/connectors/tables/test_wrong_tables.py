@@ -22,6 +22,17 @@ async def test_a_place_where_no_delta_table_can_be_is_named(tmp_path: Path, plac
     await sink.close()
 
 
+@pytest.mark.parametrize("name", ["a%20b", "a[1]", "a\\b", "a^b", "a|b", "a\tb"], ids=ascii)
+def test_a_folder_in_which_deltalake_would_panic_or_get_lost_is_refused(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / name)
+    for table in (str(tmp_path / name), "orders", f"s3://lake/{name}"):
+        with pytest.raises(ConfigError, match="table=.*choose another one"):
+            DeltaSink(table, "job")
+
+
 @pytest.mark.parametrize(
     ("catalog", "error"),
     [
