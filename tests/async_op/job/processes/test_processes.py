@@ -361,6 +361,36 @@ def test_functions_that_cannot_be_sent_are_refused_by_name(tmp_path: Path) -> No
         new_job(tmp_path, [1], Step(plus_one, "priced", key_by=lambda value: value), Kept())
 
 
+OPTIONS = """
+import sys
+from pathlib import Path
+from async_op import Job
+
+async def options(value): return [sys.flags.optimize, sys.flags.utf8_mode, sys.warnoptions, __debug__]
+async def check(values, epoch): Path("seen").write_text(str(values[0] == OWN))
+
+OWN = [sys.flags.optimize, sys.flags.utf8_mode, sys.warnoptions, __debug__]
+
+if __name__ == "__main__":
+    Job([1], options, check, snapshots="snapshots", job_id="job", processes=1).run_sync()
+"""
+
+
+@pytest.mark.parametrize("given", [["-O", "-X", "utf8", "-W", "error::UserWarning"], ["-I"]], ids=" ".join)
+def test_children_have_the_options_of_their_parent_s_interpreter(tmp_path: Path, given: list[str]) -> None:
+    (tmp_path / "program.py").write_text(OPTIONS)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    ended = subprocess.run(
+        [sys.executable, *given, "program.py"],
+        check=False,
+        timeout=SECONDS,
+        cwd=tmp_path,
+        env=environment | ({"PYTHONPATH": str(Path.cwd())} if "-I" not in given else {}),
+    )
+    assert ended.returncode == 0
+    assert (tmp_path / "seen").read_text() == "True"
+
+
 PROGRAM = """
 from async_op import Job
 from async_op.job.errors import ProgramNotImported
