@@ -90,10 +90,10 @@ def register_codec(name: str, type: type, encode: Callable[[Any], object], decod
     CODEC_NAME.check("name", name)
     if not inspect.isclass(type):
         raise ConfigError("type", type, "pass the class of the values")
-    check_callable("encode", encode, 1, reason="it converts a value to what is stored")
-    check_callable("decode", decode, 1, reason="it converts what was stored to a value")
     if type in _ENCODERS or type in _BUILTIN:
         raise ConfigError("type", type, "values of this type can be stored without a codec")
+    check_callable("encode", encode, 1, reason="it converts a value to what is stored")
+    check_callable("decode", decode, 1, reason="it converts what was stored to a value")
     codec = _Codec(name, type, encode, decode)
     others = (_codecs.get(name), _codecs_of_types.get(type))
     for other in others:

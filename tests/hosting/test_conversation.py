@@ -58,7 +58,7 @@ async def test_instead_of_a_reply_that_cannot_be_sent_the_feeder_gets_the_error(
     async with connected(say.Part("job", 0, 1, lambda: None), say.Done()) as channel:
         reply = await asyncio.to_thread(ask, channel, say.Cut(1))
         assert isinstance(reply, say.Failed)
-        assert "pickle" in str(reply.error)
+        assert "<lambda>" in str(reply.error)
         assert await asyncio.to_thread(ask, channel, say.Poll()) == say.Done()
 
 

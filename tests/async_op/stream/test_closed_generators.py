@@ -34,7 +34,8 @@ class Source:
                     await asyncio.sleep(0)
                 beside.cancel()
         finally:
-            await asyncio.sleep(0)
+            with suppress(asyncio.CancelledError):  # a task group of Python 3.13 repeats what has cancelled its task
+                await asyncio.sleep(0)
             self.tasks.append(asyncio.current_task())
             self.is_closed = True
             if self.then is not None:
