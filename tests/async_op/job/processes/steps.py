@@ -33,6 +33,10 @@ def by_length(value: str) -> int:
     return len(value)
 
 
+def by_type(value: Any) -> str:
+    return type(value).__name__
+
+
 def by_seven(value: int) -> int:
     return value % 7
 

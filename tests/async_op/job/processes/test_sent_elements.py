@@ -17,7 +17,7 @@ from async_op.job.processes.messages import dumped_elements, loaded_elements
 from keygroups.codec import pack, register_codec, unpack
 from keygroups.errors import UnstorableValue
 from snapshots.format.subtask import RefusedValue
-from tests.async_op.job.processes.steps import Kept, by_length, same
+from tests.async_op.job.processes.steps import Kept, by_length, by_type, same
 from tests.doors import bad, values
 
 
@@ -115,12 +115,13 @@ def test_a_job_ends_and_only_the_elements_with_bad_values_fail(tmp_path: Path) -
             yield make()
 
     sink, letters = Kept(), Kept()
-    steps = [Step(same, "first", on_error="dead_letter"), Step(same, "second", key_by=by_length)]
+    steps = [Step(same, "first", key_by=by_type, on_error="dead_letter"), Step(same, "second", key_by=by_length)]
     options: dict[str, Any] = {"parallelism": 4, "processes": 2, "dead_letters": letters}
     Job(list(texts()), steps, sink, snapshots=tmp_path, job_id="job", **options).run_sync()
 
     assert sorted(sink.values) == sorted(f"good {number}" for number in range(len(UNSENDABLE)))
     assert {letter["step"] for letter in letters.values} == {"first"}
+    assert not any("RefusedValue" in str(letter["key"]) for letter in letters.values)  # it is none of the user's
     assert len(letters.values) == len(UNSENDABLE)
 
 
