@@ -258,9 +258,10 @@ class Reading:
                 continue  # meanwhile, another chain may have come, or a pause
             some = items.part(done, done + entrance.free)
             timestamps = repeat(None) if some.timestamps is None else some.timestamps
+            position = own_position(some.positions[-1])  # before it is compared, which an array cannot be
             if partition.repeats(some.positions):
                 raise ConfigError("source", self._source, _SAME_POSITION.format(partition.id))
-            ids, position = partition.element_ids(some.positions), own_position(some.positions[-1])
+            ids = partition.element_ids(some.positions)
             entrance.put_run(zip(some.values, timestamps, ids, strict=False), len(some.values))
             self._positions.passed(partition, some.newest(), position, self._clock.time())
             self.records += len(some.values)

@@ -232,7 +232,9 @@ async def test_a_source_may_count_on_in_the_position_that_it_has_yielded(kind: s
     assert sink.values == list(range(8))
 
 
-@pytest.mark.parametrize("position", [object(), Level.HIGH, [object()]], ids=["object", "int-enum", "inside"])
+@pytest.mark.parametrize(
+    "position", [object(), Level.HIGH, [object()], np.array([1, 2])], ids=["object", "int-enum", "inside", "array"]
+)
 async def test_a_position_that_no_snapshot_can_hold_is_refused_before_a_call(position: Any) -> None:
     called: list[int] = []
 
