@@ -13,6 +13,8 @@ from decimal import Decimal
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from async_op.elements import Element
 from keygroups.codec import has_codec, pack, unpack
 from keygroups.safe_text import described, repr_of
@@ -30,10 +32,13 @@ _A_SENT_VALUE = "the value of an element"
 _PICKLED_EXACTLY = frozenset(
     {
         *(Decimal, uuid.UUID, dt.date, dt.time, dt.datetime, dt.timedelta, dt.timezone, RefusedValue),
-        *(type, FunctionType, BuiltinFunctionType),  # what a pickle says about how to make the others
+        *(FunctionType, BuiltinFunctionType),  # with classes, what a pickle says about how to make the others
     }
 )
 """Types that are no builtin containers, numbers or text, and whose values pickle gives back as they were."""
+
+_ZONE_INFO = ("zoneinfo", "ZoneInfo")
+"""Another such type, of a module that takes 5 ms to load."""
 
 _HEADER = struct.Struct("!QB")
 _PLACE = struct.Struct("!?HHHHq")
@@ -118,7 +123,8 @@ class _Pickler(pickle.Pickler):
             return NotImplemented
         if has_codec(kind):
             return _decoded, (kind, pack(value, _A_SENT_VALUE))
-        self.has_others = True
+        is_zone = (kind.__module__, kind.__qualname__) == _ZONE_INFO
+        self.has_others |= not (is_zone or isinstance(value, np.generic | np.dtype | type))
         return NotImplemented
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -92,6 +95,14 @@ def check_arrival(sent: list[Any]) -> None:
             assert values.same_exactly(unpack(pack(value, "a test")), back)
         elif type(value) is not str:  # half a surrogate pair arrives, and is refused there
             assert type(back) is RefusedValue or not is_storable(back)
+
+
+def test_values_that_are_usual_are_pickled_once_and_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("async_op.job.processes.messages.StorableCheck", None)
+    noon = datetime(2026, 3, 1, 12, tzinfo=ZoneInfo("Europe/Berlin"))
+    usual = [values.UNTYPED, {"at": noon, "of": [np.int64(3), np.float32(0.5), np.datetime64("2026-03-01")]}]
+    sent: list[Any] = [(value, None, "a") for value in [*usual, WithLock(3), RefusedValue("a", "b")]]
+    assert repr(loaded_elements(dumped_elements(sent))) == repr(sent)
 
 
 def test_a_refused_value_says_what_it_was_and_why() -> None:
