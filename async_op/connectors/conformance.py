@@ -1,7 +1,7 @@
-"""Whether a source or a sink is as its base class says: its attributes, and what its methods give.
+"""Whether sources and sinks do what their base class promises: their attributes, and what their methods return.
 
-Users write sources and sinks. Without these checks a slip, such as `def write` in place of `async def write`, would be
-an error from somewhere inside of a job, and an `on_error` that is misspelt would leave out records in silence.
+Users write sources and sinks. Without these checks, `def write` in place of `async def write` would raise an error from
+deep inside a job, and a misspelt `on_error` would skip records in silence.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Awaitable
 from typing import Any, TypeAlias
 
-from async_op.connectors.sink import Sink
+from async_op.connectors.sink import ShippedSink, Sink
 from async_op.connectors.source import Source
 from async_op.dead_letters import check_on_error
 from async_op.retry import RetryPolicy
@@ -52,8 +52,24 @@ def letters_sink_of(sink: Sink[Any]) -> Sink[Any]:
     return letters
 
 
+def check_sinks(sink: Sink[Any], letters: Sink[Any] | None) -> None:
+    """Check the sink of the outputs together with the sink of the dead letters, None if there is none.
+
+    Raises
+    ------
+    ConfigError
+        One of them is missing, refers to the other, or takes the other's epochs for its own.
+    """
+    if sink.on_error == "dead_letter" and letters is None:
+        raise ConfigError("dead_letters", None, "the sink has on_error='dead_letter': pass a sink for its dead letters")
+    if letters is not None and letters.on_error == "dead_letter":
+        raise ConfigError("dead_letters", letters, "its own on_error is 'fail' or 'skip'")
+    if isinstance(sink, ShippedSink):
+        sink.check_apart(letters)
+
+
 def to_await(connector: Connector, method: str, given: Any) -> Awaitable[Any]:
-    """Return what a method has given, if it can be awaited.
+    """Return what a method has returned, if it can be awaited.
 
     Raises
     ------
@@ -66,6 +82,6 @@ def to_await(connector: Connector, method: str, given: Any) -> Awaitable[Any]:
 
 
 def misbehaved(connector: Connector, method: str, given: object, hint: str) -> ConfigError:
-    """Return the error about a method that has given something else than it should."""
+    """Return the error for a method that has returned a wrong value; the hint says what to return."""
     name = "source" if isinstance(connector, Source) else "sink"
     return ConfigError(name, connector, f"its {method} gave a value of type {type(given).__name__}; {hint}")

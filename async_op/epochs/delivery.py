@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from inspect import isawaitable
 from itertools import chain
 from operator import index
 from typing import Any, ClassVar, NamedTuple, SupportsIndex, TypeAlias, TypeVar
@@ -256,9 +257,9 @@ class _SinkAttempts(Attempts):
     def may_pass(self, error: BaseException) -> bool:
         """Return whether the sink takes an error for a transient one."""
         found: object = self._sink.is_transient(error)  # type: ignore[arg-type]  # an exception of the sink
-        if not isinstance(found, bool):
-            raise misbehaved(self._sink, "is_transient()", found, "return True or False") from error
-        return found
+        if isawaitable(found):  # it would count as true
+            raise misbehaved(self._sink, "is_transient()", found, "write it with `def`") from error
+        return bool(found)
 
     def delay_after(self, error: Exception, *, is_last: bool = False) -> float:
         """Return the seconds until the next attempt, as `Attempts` does; an output that is refused learns its epoch."""

@@ -40,7 +40,7 @@ async def joined_answer(stream: AsyncIterable[bytes | str]) -> tuple[str, dict[s
         The stream has ended before the answer has, perhaps within an event, or the service has reported an error in
         the middle.
     ValueError
-        An event is no JSON, and is not the last one, or it has other fields than those of OpenAI's interface.
+        An event before the last one is not JSON, or a field of an event has another type than in OpenAI's interface.
 
     Examples
     --------
@@ -88,7 +88,7 @@ def _text_of(choice: Any) -> str:
 
 
 def _field(found: Any, name: str, kind: type) -> Any:
-    """Return a field of what a service has sent, which is null in some services where others leave it out."""
+    """Return a field of what a service has sent; None if it is missing or null."""
     is_object = isinstance(found, dict)
     value = found.get(name) if is_object else found
     is_right = is_object and isinstance(value, kind | None)

@@ -118,7 +118,7 @@ class KeyAssignment:
             key_group = self._known.get(key) if is_plain else None
             if key_group is None:
                 if type(entry.value) is RefusedValue:
-                    return  # whatever `key_by` makes of it is no key
+                    return  # it is not the user's value, so it has no key
                 key_group = self._owned_key_group(entry, key)
                 if is_plain:
                     if len(self._known) >= _KNOWN_KEYS_MAX:

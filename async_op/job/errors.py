@@ -106,9 +106,9 @@ class ProgramNotImported(KeyGroupsError, RuntimeError):
     """Why, as text."""
 
     _template = (
-        "a child process could not import the program that has started the job, or a function of its steps: {cause}; "
-        'put all that the program does when it starts under `if __name__ == "__main__":`, and define functions in '
-        "files, not in a notebook's cell"
+        "a child process imports the program that has started the job, and the functions of its steps, and that has "
+        'failed: put what the program does when it starts under `if __name__ == "__main__":`, and define functions in '
+        "files, not in a notebook's cell; the import ended with {cause}"
     )
 
 

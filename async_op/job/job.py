@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from async_op.cancellation import run_to_end
 from async_op.connectors.arrow_input import ArrowStream
-from async_op.connectors.conformance import letters_sink_of
-from async_op.connectors.sink import ShippedSink, Sink
+from async_op.connectors.conformance import check_sinks, letters_sink_of
+from async_op.connectors.sink import Sink
 from async_op.connectors.source import Source
 from async_op.durations import check_delay, check_positive_delay
 from async_op.epochs.adoption import check_declared, check_fixed, check_kind, check_steps, warn_of_repartition
@@ -214,12 +214,7 @@ class Job:
             if self._dead_letters is not None:
                 raise ConfigError("dead_letters", own, "the sink and the job have one each: pass it to the job only")
             self._dead_letters = letters_sink_of(own)
-        if self._sink.on_error == "dead_letter" and self._dead_letters is None:
-            raise ConfigError("dead_letters", None, "the sink has on_error='dead_letter': pass where they go")
-        if self._dead_letters is not None and self._dead_letters.on_error == "dead_letter":
-            raise ConfigError("dead_letters", self._dead_letters, "its own on_error is 'fail' or 'skip'")
-        if isinstance(self._sink, ShippedSink):
-            self._sink.check_apart(self._dead_letters)
+        check_sinks(self._sink, self._dead_letters)
 
     def __repr__(self) -> str:
         return representation(self, self._facts())

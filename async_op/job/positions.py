@@ -106,12 +106,12 @@ def is_fixed(position: Any) -> bool:
 
 
 def own_position(position: Any) -> Any:
-    """Return a position as it is now: a source may count on in the object that it has yielded.
+    """Return a copy of a position: the source may change the object after it has yielded it.
 
     Raises
     ------
     UnstorableValue
-        No snapshot can hold it. Otherwise the calls up to the next snapshot would be made at each start.
+        No snapshot can hold it. The first snapshot would refuse it, but only after its calls, and so at every start.
     """
     if is_fixed(position):
         return position
@@ -142,13 +142,14 @@ class Positions:
 
     def lag(self, source: Source[Any]) -> int | None:
         """Return how many records of all partitions were not read yet; None if the source says it of none."""
-        partitions = list(self.partitions.values())  # in one go: the event loop may add some meanwhile
-        lags: list[object] = [source.lag(one.id, one.position) for one in partitions if one.is_read]
-        known = [lag for lag in lags if lag is not None]
-        for lag in known:
-            if not isinstance(lag, int):
+        known: list[int] = []
+        for one in list(self.partitions.values()):  # a copy, because the event loop may add partitions meanwhile
+            lag: object = source.lag(one.id, one.position) if one.is_read else None
+            if isinstance(lag, int):
+                known.append(lag)
+            elif lag is not None:
                 raise misbehaved(source, "lag()", lag, "return a whole number, or None")
-        return sum(known) if known else None  # type: ignore[arg-type]  # whole numbers
+        return sum(known) if known else None
 
     def restore(self, snapshot: Snapshot | None, parallelism: int) -> None:
         """Begin with the positions of a snapshot, assigned to a number of subtasks.

@@ -258,7 +258,7 @@ class Reading:
                 continue  # meanwhile, another chain may have come, or a pause
             some = items.part(done, done + entrance.free)
             timestamps = repeat(None) if some.timestamps is None else some.timestamps
-            position = own_position(some.positions[-1])  # before it is compared, which an array cannot be
+            position = own_position(some.positions[-1])  # first, because it refuses arrays, which cannot be compared
             if partition.repeats(some.positions):
                 raise ConfigError("source", self._source, _SAME_POSITION.format(partition.id))
             ids = partition.element_ids(some.positions)
@@ -297,9 +297,9 @@ class Reading:
 
 
 def _with_own_positions(pieces: Iterable[Any]) -> Iterator[Any]:
-    """Yield what a blocking reader yields, each position as it was then: it reads on while its items wait.
+    """Yield what a blocking reader yields, with copies of its positions: the reader continues while its items wait.
 
-    Once it has yielded a position that cannot change, the others are not looked at.
+    Nothing is copied after the first position that cannot change, because the positions of a source have one type.
     """
     with generator_closed_after(pieces) as reading:
         for piece in reading:
@@ -316,5 +316,5 @@ def _with_own_position(item: Any) -> Any:
     if type(item) is tuple and item:
         return (*item[:-1], own_position(item[-1]))
     if isinstance(item, Undecodable | Reached):
-        return replace(item, position=own_position(item.position))
+        return replace(item, position=own_position(item.position), content=own_copy(item.content))
     return item

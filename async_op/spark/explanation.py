@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from async_op.functions.base import AsyncBatchFunction, BlockingFunction
 from async_op.options import OperatorOptions
-from async_op.retry import ExponentialBackoffRetry, RetryPolicy
+from async_op.retry import ExponentialBackoffRetry, RetryPolicy, checked_delay
 from async_op.spark.autoscale import AutoscalePolicy
 from keygroups.ranges import range_of
 from keygroups.representation import fields_repr, html_table, representation
@@ -173,7 +173,8 @@ def findings_in(it: Situation) -> list[Found]:
 def attempts_within(policy: RetryPolicy, seconds: float) -> int:
     """Return how many attempts can begin within a time, if calls took no time. Delays count in full."""
     attempts = range(1, min(policy.max_attempts, _ATTEMPTS_MAX))
-    return 1 + sum(waited < seconds for waited in accumulate(map(policy.delay_after, attempts)))
+    delays = (checked_delay(policy, attempt, policy.delay_after(attempt)) or 0.0 for attempt in attempts)
+    return 1 + sum(waited < seconds for waited in accumulate(delays))
 
 
 def _start(it: Situation) -> Iterator[Found]:

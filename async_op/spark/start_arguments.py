@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from async_op.connectors import DeltaSink, IcebergSink, KafkaSink, PostgresSink
+from async_op.connectors.conformance import check_connector, check_sinks, letters_sink_of
 from async_op.connectors.sink import ShippedSink
 from async_op.connectors.tables.table_sink import TableSink
 from async_op.spark.rows.schemas import arrow_schema, check_input
@@ -47,10 +48,9 @@ _NEEDED = {
 def check_sink(sink: object, output_schema: StructType) -> None:
     """Raise `ConfigError` unless a sink can be called, and `UnwritableValue` if it cannot write the columns."""
     check_callable("sink", sink, 2, reason="it is called with the outputs of an epoch and its number")
-    if isinstance(sink, ShippedSink) and sink.on_error == "dead_letter" and sink.dead_letters is None:
-        raise ConfigError("dead_letters", None, "the sink has on_error='dead_letter': pass it a sink for them")
     if isinstance(sink, ShippedSink):
-        sink.check_apart(sink.dead_letters)
+        check_connector(sink)
+        check_sinks(sink, None if sink.dead_letters is None else letters_sink_of(sink.dead_letters))
     if isinstance(sink, KafkaSink):
         sink.prepare(arrow_schema_of(output_schema, "UTC"))
 

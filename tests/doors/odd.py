@@ -46,7 +46,7 @@ _NAMED_IN_PLACE_OF = {
 
 
 def some_odd(seed: str, *, is_quick: bool) -> list[Any]:
-    """Return all odd things; in a quick run a quarter of them, which depends on a text."""
+    """Return all odd things, or in a quick run a quarter of them, chosen by a text."""
     return ODD[crc32(seed.encode()) % 4 :: 4] if is_quick else ODD
 
 

@@ -1,4 +1,4 @@
-"""Whatever a method gives that a user has written: the job goes on, or the error is one of this project."""
+"""A method that a user has written may return anything: the job continues, or raises an error of this project."""
 
 from __future__ import annotations
 
@@ -72,11 +72,9 @@ POLICIES = [(Retry, name) for name in ("delay_after", "delay_after_error", "dela
 @pytest.mark.parametrize(("kind", "name"), [*SOURCES, *SINKS, *POLICIES], ids=lambda one: getattr(one, "__name__", one))
 @given(st.sampled_from(ODD))
 @settings(max_examples=scaled(20), suppress_health_check=list(HealthCheck), deadline=None)
-def test_an_odd_thing_that_a_method_gives_is_an_error_with_a_name(
-    kind: type, name: str, is_awaited: bool, odd: Any
-) -> None:
-    given = Given(odd, is_awaited)
-    made = type("Odd", (kind,), {name: lambda *_: given()})()
+def test_an_odd_result_of_a_method_is_an_error_with_a_name(kind: type, name: str, is_awaited: bool, odd: Any) -> None:
+    returned = Returned(odd, is_awaited)
+    made = type("Odd", (kind,), {name: lambda *_: returned()})()
     if isinstance(made, Source):
         check_job(lambda: new_job(made, same, Epochs()))
     elif isinstance(made, Sink):
@@ -84,11 +82,11 @@ def test_an_odd_thing_that_a_method_gives_is_an_error_with_a_name(
         check_job(lambda: new_job(Numbers(), same, sinks[0], dead_letters=sinks[1]))
     elif not (isinstance(odd, numbers.Real | timedelta) and odd):  # a delay is waited for, and one is 10^30 seconds
         check_job(lambda: new_job(Numbers(), Step(Failing(), retry=made, on_error="skip"), Epochs()))
-    given.close()
+    returned.close()
 
 
-class Given:
-    """What a method gives; coroutines are closed at the end, as nobody may have awaited them."""
+class Returned:
+    """What a method returns. Coroutines are closed at the end, because a job does not await those that it refuses."""
 
     def __init__(self, odd: Any, is_awaited: bool) -> None:
         self._odd = odd
@@ -144,7 +142,7 @@ def check_job(make: Callable[[], Any]) -> None:
     except KeyGroupsError as error:
         assert str(error)
     except ConnectionError:
-        pass  # `is_transient` has said that it is none that may pass
+        pass  # `is_transient` has returned False
 
 
 def test_an_on_error_that_is_misspelt_leaves_out_nothing_in_silence() -> None:

@@ -29,6 +29,7 @@ from async_op.options import OperatorOptions
 from async_op.spark import AsyncPipeline, AutoscalePolicy
 from async_op.spark.explanation import NewestSnapshot, Situation, attempts_within, findings_in
 from async_op.testing import OperatorHarness
+from keygroups import ConfigError
 from snapshots import SnapshotStore
 from tests.examples import scaled
 from tests.snapshot_kit import parts, record
@@ -150,6 +151,12 @@ def test_as_many_attempts_are_made_as_it_says(most: int, delay: int, timeout: in
         harness.process(1)
         harness.finish()
     assert len(calls) == attempts_within(policy, timeout)
+
+
+def test_a_delay_of_a_policy_that_is_none_is_named() -> None:
+    policy = type("Mine", (FixedDelayRetry,), {"delay_after": lambda *_: "soon"})(3, 1.0)
+    with pytest.raises(ConfigError, match="retry='soon'.*Mine gave it"):
+        attempts_within(policy, 5.0)
 
 
 def test_no_more_elements_are_called_for_within_the_timeout_than_it_says() -> None:

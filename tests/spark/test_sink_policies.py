@@ -15,7 +15,7 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from async_op import FixedDelayRetry
-from async_op.connectors import DeltaSink, FileSink, PostgresSink
+from async_op.connectors import DeltaSink, FileSink, PostgresSink, Sink
 from async_op.connectors.epoch_rows import FrameRows
 from async_op.dead_letters import letter_value
 from async_op.spark import AsyncPipeline
@@ -99,6 +99,39 @@ def test_refused_rows_become_dead_letters_once_although_the_epoch_comes_again(
 
     assert found_in(server) == [1, 2, 3]
     assert letters_in(tmp_path) == [2, 200, 300]
+
+
+class Letters(Sink[Any]):
+    async def write(self, values: Any, epoch: int) -> None:
+        """Write nothing."""
+
+
+class NoSinkForLetters(Letters):
+    def for_dead_letters(self) -> Any:
+        return None
+
+
+class Misspelt(Letters):
+    on_error: Any = "dead-letter"
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda place: FileSink(place, "json", on_error="dead_letter", dead_letters=Letters()), "'fail' or 'skip'"),
+        (lambda place: NoSinkForLetters(), "return a sink"),
+        (lambda place: Misspelt(), "use one of fail, skip, dead_letter"),
+    ],
+    ids=["no end", "no sink", "misspelt"],
+)
+def test_a_wrong_sink_for_dead_letters_is_refused_before_a_call(
+    spark: SparkSession, tmp_path: Path, make: Any, reason: str
+) -> None:
+    feed(spark, tmp_path, 1)
+    options = {"on_error": "dead_letter", "dead_letters": make(tmp_path / "letters")}
+    with pytest.raises(ConfigError, match=reason):
+        begin(spark, tmp_path, "unused", format="postgres", url="postgresql://localhost:1/none", **options)
+    assert spark.streams.active == []
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ _INVARIANTS = "delta.invariants"
 
 
 class DeltaSink(TableSink):
-    """Appends each epoch to a Delta Lake table, once. It needs the extra ``delta``, and no Java.
+    r"""Appends each epoch to a Delta Lake table, once. It needs the extra ``delta``, and no Java.
 
     The number of the epoch is an *application transaction* in the commit that adds its rows, so readers see both or
     neither, and of several writers of one epoch one gets through.
@@ -62,8 +62,8 @@ class DeltaSink(TableSink):
     Parameters
     ----------
     table : str
-        The path or URI of the table. A table that does not exist is made, with the columns of the first epoch or of
-        `schema`.
+        The path or URI of the table, without control characters and ``% [ ] \ ^ |``, which deltalake misreads. A table
+        that does not exist is made, with the columns of the first epoch or of `schema`.
     name : str
         The job's id: the table keeps the newest epoch under this name. A job that starts over needs another.
     schema : pyarrow.Schema, optional

@@ -218,10 +218,10 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path and isinstance(path, str))}
 
 
-def python() -> list[str]:
-    """Return the command of a Python with this one's options, such as ``-O``, ``-W error`` and ``-X utf8``.
+def python_command() -> list[str]:
+    """Return the command that starts a Python with the options of this one, such as ``-O``, ``-W`` and ``-X utf8``.
 
-    What would hide `environment` from it is left out.
+    Options that ignore `environment` are left out.
     """
     flags = _args_from_interpreter_flags()
     return [sys.executable, "-P", *(flag for flag in flags if flag not in ("-I", "-E", "-s", "-P"))]
@@ -273,7 +273,7 @@ def _start(
         handed_over = [listening.fileno(), held, owner]
         with place.open_log() as log:
             subprocess.run(
-                [*python(), "-m", "async_op.hosting.process", *map(str, [*handed_over, *place]), *modules],
+                [*python_command(), "-m", "async_op.hosting.process", *map(str, [*handed_over, *place]), *modules],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -287,7 +287,7 @@ def _name_of(owner: int, modules: Sequence[str]) -> str:
     """Return what tells fork servers apart: whatever a host would inherit that it cannot change after the fork."""
     facts: list[object] = [
         _process_of(owner),
-        python(),
+        python_command(),
         (__file__, Path(__file__).stat().st_mtime_ns),
         [resource.getrlimit(limit) for limit in _LIMITS],
         (os.getpriority(os.PRIO_PROCESS, 0), sorted(os.sched_getaffinity(0))),

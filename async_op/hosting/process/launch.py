@@ -145,7 +145,7 @@ class _Start:
         with ours:
             with theirs:
                 started = subprocess.Popen(
-                    [*fork_server.python(), "-m", "async_op.hosting.process"],
+                    [*fork_server.python_command(), "-m", "async_op.hosting.process"],
                     stdin=theirs.fileno(),
                     stdout=theirs.fileno(),
                     stderr=self._log,

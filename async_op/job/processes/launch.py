@@ -106,10 +106,10 @@ class _Fresh:
     """
 
     def __init__(self, told: ChildInstructions, connected: socket.socket) -> None:
-        from async_op.hosting.process.fork_server import environment, python
+        from async_op.hosting.process.fork_server import environment, python_command
 
         self._process = subprocess.Popen(
-            [*python(), "-m", "async_op.job.processes", str(connected.fileno())],
+            [*python_command(), "-m", "async_op.job.processes", str(connected.fileno())],
             stdin=subprocess.PIPE,
             pass_fds=[connected.fileno()],
             env=environment(),

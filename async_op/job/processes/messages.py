@@ -9,6 +9,7 @@ import pickle
 import struct
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple, Protocol
@@ -32,10 +33,10 @@ _A_SENT_VALUE = "the value of an element"
 _PICKLED_EXACTLY = frozenset(
     {
         *(Decimal, uuid.UUID, dt.date, dt.time, dt.datetime, dt.timedelta, dt.timezone, RefusedValue),
-        *(FunctionType, BuiltinFunctionType),  # with classes, what a pickle says about how to make the others
+        *(FunctionType, BuiltinFunctionType),  # a pickle names them to say how to make the other values
     }
 )
-"""Types that are no builtin containers, numbers or text, and whose values pickle gives back as they were."""
+"""Types beside built-in containers, numbers and text whose values a pickle gives back unchanged."""
 
 _ZONE_INFO = ("zoneinfo", "ZoneInfo")
 """Another such type, of a module that takes 5 ms to load."""
@@ -72,7 +73,7 @@ class Destination(NamedTuple):
 def payload_for(place: Destination, elements: list[Element] | None = None) -> bytes:
     """Return what is sent to a place as a payload."""
     head = _PLACE.pack(*place)
-    return head if elements is None else head + dumped_elements(elements)
+    return head if elements is None else head + _dumped_elements(elements)
 
 
 def destination_of(payload: bytes) -> Destination:
@@ -82,7 +83,7 @@ def destination_of(payload: bytes) -> Destination:
 
 def elements_in(payload: bytes) -> list[Element]:
     """Return the elements of a payload."""
-    return loaded_elements(memoryview(payload)[_PLACE.size :])
+    return pickle.loads(memoryview(payload)[_PLACE.size :])  # type: ignore[no-any-return]  # noqa: S301
 
 
 def late(payload: bytes) -> bytes:
@@ -90,34 +91,27 @@ def late(payload: bytes) -> bytes:
     return b"\1" + payload[1:]
 
 
-def dumped_elements(elements: Sequence[Element]) -> bytes:
-    """Return elements as bytes.
+def _dumped_elements(elements: Sequence[Element]) -> bytes:
+    """Return elements as bytes, with a `RefusedValue` in place of each value that cannot be sent.
 
-    A value that cannot be sent is sent as a `RefusedValue`, so that only its own element fails, by `on_error`. Without
-    that it would end the job: a pickle has all elements or none, and some errors show only when it is read.
+    So a bad value fails only its own element, by `on_error`. Without that, one value would end the job: a pickle holds
+    all elements or none, and some of its errors occur only where it is read.
     """
-    try:
+    with suppress(Exception):  # from a user's class; below, the value that raises it is found
         pickled, are_certain = _pickled(elements)
-    except Exception:  # noqa: BLE001 - what a user's class raises; below, the value that has it is found
-        return _pickled([_sendable(element) for element in elements])[0]
-    if are_certain or StorableCheck(_A_SENT_VALUE).are_storable([value for value, _, _ in elements]):
-        return pickled
+        if are_certain or StorableCheck(_A_SENT_VALUE).are_storable([value for value, _, _ in elements]):
+            return pickled
     return _pickled([_sendable(element) for element in elements])[0]
 
 
-def loaded_elements(data: bytes | memoryview) -> list[Element]:
-    """Return the elements in bytes."""
-    return pickle.loads(data)  # type: ignore[no-any-return]  # noqa: S301 - from a process of this run
-
-
 class _Pickler(pickle.Pickler):
-    """Pickles values with a codec by their codec, and notes whether there were any of other types."""
+    """Pickles values with their codecs, and notes whether some have types that it does not know."""
 
     has_others = False
-    """Whether values of types were pickled that snapshots may not be able to hold."""
+    """Whether some values have types that snapshots may not be able to hold."""
 
     def reducer_override(self, value: Any) -> Any:
-        """Say how to pickle a value that is no builtin container, number or text."""
+        """Return how to pickle a value; not called for built-in containers, numbers and text."""
         kind = type(value)
         if kind in _PICKLED_EXACTLY:
             return NotImplemented
@@ -129,13 +123,13 @@ class _Pickler(pickle.Pickler):
 
 
 def _decoded(kind: type, packed: bytes) -> Any:
-    """Return a value that has a codec; to read the pickle was to import its class, and so, usually, the codec."""
+    """Return a value that has a codec. Loading `kind` has imported its module, which usually registers the codec."""
     del kind
     return unpack(packed)
 
 
 def _pickled(elements: Sequence[Element]) -> tuple[bytes, bool]:
-    """Return the pickle of elements, and whether all of their values are certainly given back as they are."""
+    """Return the pickle of elements, and whether it certainly gives back every value unchanged."""
     file = io.BytesIO()
     pickler = _Pickler(file, pickle.HIGHEST_PROTOCOL)
     pickler.dump(elements)

@@ -183,8 +183,8 @@ async def test_two_elements_with_one_position_would_share_a_key(positions: list[
         await new_job(Given(["a"], iterate([items])), same, Epochs()).run()
 
 
-class CountsOn(Source[int]):
-    """Counts on in the object that it has yielded as a position, or was given, and waits before its 4th element."""
+class ChangesItsPosition(Source[int]):
+    """Yields one object as all of its positions, and changes it before it waits for its 5th element."""
 
     bounded = True
 
@@ -219,12 +219,12 @@ class CountsOn(Source[int]):
 
 
 @pytest.mark.parametrize("kind", ["awaited", "blocking", "blocking, in lists"])
-async def test_a_source_may_count_on_in_the_position_that_it_has_yielded(kind: str) -> None:
-    source, sink, place = CountsOn(kind), Epochs(), f"memory://{uuid.uuid4().hex}"
+async def test_a_source_may_change_a_position_after_it_has_yielded_it(kind: str) -> None:
+    source, sink, place = ChangesItsPosition(kind), Epochs(), f"memory://{uuid.uuid4().hex}"
     run = asyncio.create_task((job := new_job(source, same, sink, snapshots=place)).run())
     await sink.have(4)
     await asyncio.to_thread(source.waits.wait, 60)
-    job.stop(drain=False)  # its cut comes while the source has counted an element that it has not yielded
+    job.stop(drain=False)  # its cut comes when the position is ahead of the elements
     await run
     source.may_go_on.set()
 

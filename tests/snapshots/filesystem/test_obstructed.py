@@ -104,8 +104,8 @@ def test_a_file_in_place_of_a_folder_is_an_error_that_says_so(
 
 @pytest.mark.parametrize("use", ["latest", "versions", "load", "load an older one", "copy"])
 def test_a_file_in_place_of_the_operators_folder_is_no_damage(tmp_path: Path, use: str) -> None:
-    """To move a manifest out of the way, as the error about damage advises, would be of no use."""
-    (tmp_path / "enrich").write_text("of somebody else")
+    """The advice for damage, to move a manifest away, would not help."""
+    (tmp_path / "enrich").write_text("a file of another program")
     with pytest.raises(PathObstructed, match="check the URI"):
         uses(SnapshotStore(tmp_path, "enrich"), tmp_path)[use]()
 

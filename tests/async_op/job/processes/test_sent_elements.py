@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from async_op import Job, Step
-from async_op.job.processes.messages import dumped_elements, loaded_elements
+from async_op.job.processes.messages import Destination, elements_in, payload_for
 from keygroups.codec import pack, register_codec, unpack
 from keygroups.errors import UnstorableValue
 from snapshots.format.subtask import RefusedValue
@@ -65,6 +65,7 @@ UNSENDABLE: list[Callable[[], Any]] = [
     *(threading.Lock, Mean, local, lambda: iter([]), lambda: local, lambda: FailsWhenRead(1, "a")),
     *(lambda: [FailsWhenRead(1, "a")], lambda: {"of": Fraction(1, 3)}, lambda: memoryview(b"a"), lambda: "\ud83d"),
 ]
+PLACE = Destination(False, 0, 0, 0, 0, 0)
 SENT = st.one_of(st.sampled_from(values.UNTYPED), values.VALUES, st.builds(WithLock, st.integers()))
 
 
@@ -87,7 +88,7 @@ def test_a_bad_value_is_refused_alone(make: Callable[[], Any]) -> None:
 
 
 def check_arrival(sent: list[Any]) -> None:
-    arrived = loaded_elements(dumped_elements([(value, number, ("a@", number)) for number, value in enumerate(sent)]))
+    arrived = elements_in(payload_for(PLACE, [(value, number, ("a@", number)) for number, value in enumerate(sent)]))
 
     assert [rest for _, *rest in arrived] == [[number, ("a@", number)] for number in range(len(sent))]
     for value, (back, *_) in zip(sent, arrived, strict=True):
@@ -102,11 +103,11 @@ def test_values_that_are_usual_are_pickled_once_and_not_looked_at(monkeypatch: p
     noon = datetime(2026, 3, 1, 12, tzinfo=ZoneInfo("Europe/Berlin"))
     usual = [values.UNTYPED, {"at": noon, "of": [np.int64(3), np.float32(0.5), np.datetime64("2026-03-01")]}]
     sent: list[Any] = [(value, None, "a") for value in [*usual, WithLock(3), RefusedValue("a", "b")]]
-    assert repr(loaded_elements(dumped_elements(sent))) == repr(sent)
+    assert repr(elements_in(payload_for(PLACE, sent))) == repr(sent)
 
 
 def test_a_refused_value_says_what_it_was_and_why() -> None:
-    ((refused, *_),) = loaded_elements(dumped_elements([({"of": Fraction(1, 3)}, None, "a")]))
+    ((refused, *_),) = elements_in(payload_for(PLACE, [({"of": Fraction(1, 3)}, None, "a")]))
 
     assert refused.text == "{'of': Fraction(1, 3)}"
     assert "Fraction, which cannot be stored" in refused.reason
@@ -116,7 +117,7 @@ def test_a_value_that_is_refused_already_keeps_its_reason() -> None:
     refused = RefusedValue("text", "it is too long")
     elements = [(refused, None, "a"), (threading.Lock(), None, "b")]
 
-    assert loaded_elements(dumped_elements(elements))[0] == (refused, None, "a")
+    assert elements_in(payload_for(PLACE, elements))[0] == (refused, None, "a")
 
 
 def test_a_job_ends_and_only_the_elements_with_bad_values_fail(tmp_path: Path) -> None:
@@ -132,7 +133,7 @@ def test_a_job_ends_and_only_the_elements_with_bad_values_fail(tmp_path: Path) -
 
     assert sorted(sink.values) == sorted(f"good {number}" for number in range(len(UNSENDABLE)))
     assert {letter["step"] for letter in letters.values} == {"first"}
-    assert not any("RefusedValue" in str(letter["key"]) for letter in letters.values)  # it is none of the user's
+    assert not any("RefusedValue" in str(letter["key"]) for letter in letters.values)
     assert len(letters.values) == len(UNSENDABLE)
 
 
