@@ -230,7 +230,7 @@ def test_options_that_can_never_work_are_refused(spark: SparkSession, tmp_path: 
     (tmp_path / "in").mkdir()
     with pytest.raises(ConfigError, match="refuses no row"):
         begin(spark, tmp_path, str(tmp_path / "t"), format="parquet", on_error="skip")
-    with pytest.raises(ConfigError, match="pass it a sink"):
+    with pytest.raises(ConfigError, match="pass a sink for its dead letters"):
         begin(spark, tmp_path, str(tmp_path / "t"), format="delta", on_error="dead_letter")
 
 
