@@ -63,6 +63,7 @@ from tests.hosting.kit import (
     wait_for,
     wait_until,
 )
+from tests.left_processes import LeavesProcesses
 from tests.quick import first_is_quick
 
 
@@ -427,6 +428,16 @@ def test_a_function_that_does_not_close_is_not_waited_for(machine: Machine) -> N
 
     wait_until(lambda: not is_running(stuck), seconds=60.0)
     assert left(machine) == []
+
+
+def test_the_processes_of_a_function_end_with_its_host(machine: Machine) -> None:
+    address = machine.start(factory=OperatorFactory(LeavesProcesses))
+    _, outputs, _ = epoch(connect(address, SECRET), hello(), [rows("a")])
+    assert all(map(is_running, outputs))
+
+    os.kill(pid(machine), signal.SIGTERM)
+
+    wait_until(lambda: not any(map(is_running, outputs)))
 
 
 def test_a_host_stays_in_the_group_and_is_nobody_s_child(machine: Machine) -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from io import TextIOWrapper
 from types import FrameType
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, NoReturn
 
 from async_op.hosting.diagnostics import note_blocking
 from async_op.hosting.errors import HostUnreachable
@@ -34,6 +34,7 @@ from async_op.hosting.wire.server import Server
 from async_op.hosting.wire.socket_paths import bindable
 from async_op.threads.garbage import rare_collections
 from async_op.threads.loop_thread import new_event_loop
+from async_op.threads.process_end import end_process
 from async_op.threads.watchdog import function_of, on_blocking
 from keygroups.context_managers import contextmanager
 
@@ -303,12 +304,8 @@ def _bound_log(log: int) -> None:
         os.write(log, f"(over {LOG_BYTES_MAX >> 20} MiB of output were removed here)\n".encode())
 
 
-def _exit(place: HostFiles) -> None:
-    """End the process at once: a thread that the function has left behind must not keep it alive."""
+def _exit(place: HostFiles) -> NoReturn:
     faulthandler.cancel_dump_traceback_later()
     place.clear()
     leave(place.folder)
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):  # a function may have put anything in their place
-            stream.flush()
-    os._exit(0)
+    end_process(0)

@@ -12,17 +12,17 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from io import TextIOWrapper
 from multiprocessing import spawn
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO
 
 from async_op.job.errors import ProgramNotImported
 from async_op.job.processes import messages
 from async_op.job.processes.child_loop import ChildLoop, ChildSpec, Failure
 from async_op.threads.garbage import rare_collections
 from async_op.threads.loop_thread import new_event_loop
+from async_op.threads.process_end import end_process
 from keygroups.safe_text import described
 
 
@@ -81,7 +81,7 @@ def _take_no_notice(*_: object) -> None:
 def _end_with(parent: int) -> None:
     """End the process once its parent has ended; a function that blocks the event loop does not hold this up."""
     select.select([parent], [], [])
-    os._exit(1)
+    end_process(1)
 
 
 class _Held:
@@ -95,7 +95,7 @@ class _Held:
 
     def lost(self) -> None:
         if self.receiver is None:
-            os._exit(1)
+            end_process(1)
         self.receiver.lost()
 
 
@@ -110,7 +110,7 @@ async def _live(connected: socket.socket, told: ChildInstructions) -> None:
         link.close()
         await asyncio.sleep(1)  # it has to be sent
         raise
-    _exit(0 if await child.serve(link) else 1)
+    end_process(0 if await child.serve(link) else 1)
 
 
 def _imported(told: ChildInstructions) -> ChildSpec:
@@ -120,15 +120,3 @@ def _imported(told: ChildInstructions) -> ChildSpec:
         return pickle.loads(told.spec)  # type: ignore[no-any-return]  # noqa: S301 - from the parent
     except BaseException as error:
         raise ProgramNotImported(described(error)) from error
-
-
-def _exit(status: int) -> NoReturn:
-    """End the process at once: a thread that a function has left behind must not keep it alive."""
-    if (made := sys.modules.get("multiprocessing")) is not None:
-        for process in made.active_children():
-            if process.daemon:
-                process.terminate()  # as Python does at the end of its own processes
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):
-            stream.flush()
-    os._exit(status)

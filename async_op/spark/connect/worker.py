@@ -28,6 +28,7 @@ from async_op.spark.rows.routing import Routing
 from async_op.spark.stage import Stage
 from async_op.spark.stopping import Stopping
 from async_op.spark.task.host_access import log_levels, set_up_logging
+from async_op.threads.process_end import end_process
 from keygroups.context_managers import contextmanager
 from keygroups.errors import notes_of, with_notes
 from keygroups.safe_text import described
@@ -315,7 +316,7 @@ class ServerWorker:
         self._say(is_over=True)
         if not self.has_failed:
             # Nothing is left to be done, and Spark's clients may wait for ever for their connections when they end.
-            _exit()
+            end_process(0)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the server ends the process once it has heard of the error
 
 
@@ -324,12 +325,4 @@ def _end_with(server: int) -> NoReturn:
     pause = threading.Event().wait
     while os.getppid() == server:
         pause(_LOOK_SECONDS)
-    os._exit(1)
-
-
-def _exit() -> NoReturn:
-    """End this process at once, without whatever others have registered for its end."""
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
+    end_process(1)

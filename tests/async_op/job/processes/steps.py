@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
-import multiprocessing
 import os
 import signal
 import sys
@@ -98,18 +97,6 @@ class WithProgram(AsyncFunction[int, Any]):
         program = await asyncio.create_subprocess_exec(sys.executable, "-c", "import time; time.sleep(1000)")
         program.terminate()
         return [await program.wait()]
-
-
-class WithProcess(AsyncFunction[int, Any]):
-    """Starts a process for itself, and leaves it."""
-
-    async def open(self, runtime: Any) -> None:
-        left = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(1000,), daemon=True)
-        left.start()
-        self.pid = left.pid
-
-    async def async_invoke(self, value: int, ctx: InvocationContext) -> list[Any]:
-        return [self.pid]
 
 
 @dataclass

@@ -34,12 +34,12 @@ from tests.async_op.job.processes.steps import (
     Kept,
     Said,
     WithFork,
-    WithProcess,
     WithProgram,
     by_seven,
     plus_one,
     steps,
 )
+from tests.left_processes import LeavesProcesses
 
 SECONDS = 120
 
@@ -128,8 +128,8 @@ def test_a_child_that_dies_while_it_closes_fails_the_run(tmp_path: Path) -> None
     assert sorted(sink.values) == list(range(5))
 
 
-def test_a_process_of_a_function_ends_with_its_child(tmp_path: Path) -> None:
-    new_job(tmp_path, range(5), Step(WithProcess(), key_by=by_seven), sink := Kept()).run_sync()
+def test_the_processes_of_a_function_end_with_its_child(tmp_path: Path) -> None:
+    new_job(tmp_path, range(5), Step(LeavesProcesses(), key_by=by_seven), sink := Kept()).run_sync()
     assert have_ended(sorted(set(sink.values)))
 
 

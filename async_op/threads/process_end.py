@@ -1,0 +1,58 @@
+"""The end of a process that runs operators, whatever their functions have left behind in it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from contextlib import suppress
+from typing import NoReturn
+
+_TIDY_SECONDS = 5.0
+"""How long processes may take to finish what they run, and log handlers and streams to write what they have."""
+
+
+def end_process(status: int) -> NoReturn:
+    """End this process within a few seconds. Any thread may call it.
+
+    Python's own end waits for the threads that a function has left behind, so a call that hangs would keep the process
+    alive. What else happens then happens here, too: executors and processes of `multiprocessing` end, and log records
+    and streams are written. Without that, the processes of a `ProcessPoolExecutor` would wait for work for ever.
+
+    Parameters
+    ----------
+    status : int
+        The exit status. Unless it is 0, executors and processes may not finish what they run.
+    """
+    with suppress(RuntimeError):  # there are too many threads
+        tidying = threading.Thread(target=_tidy, args=(status == 0,), name="keygroups end", daemon=True)
+        tidying.start()
+        tidying.join(_TIDY_SECONDS)
+    _terminate_children()
+    os._exit(status)
+
+
+def _tidy(is_orderly: bool) -> None:
+    with suppress(Exception):  # a handler of the user's
+        logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # a function may have put anything in their place
+            stream.flush()
+    if is_orderly:  # last, because it waits for what they run
+        _end_children()
+
+
+def _end_children() -> None:
+    """Do what Python does at its end, but only for libraries that this process has loaded."""
+    if (futures := sys.modules.get("concurrent.futures.process")) is not None:
+        futures._python_exit()  # an executor has no public way to be ended by others than its owner
+    if (util := sys.modules.get("multiprocessing.util")) is not None:
+        util._exit_function()  # as for processes of `multiprocessing`, which end by `os._exit`, too
+
+
+def _terminate_children() -> None:
+    if (made := sys.modules.get("multiprocessing")) is not None:
+        for process in made.active_children():
+            with suppress(OSError):
+                process.terminate()
