@@ -242,6 +242,8 @@ class Run:
         await on_own_thread(setting.positions.restore, snapshot, self._parallelism)
         await self._restore_source()
         self._tasks.spawn(self._pause_when_behind())  # before the steps: epochs may be delivered while they open
+        if setting.children is not None:
+            self._tasks.spawn(setting.children.watch())
         await self._open_chain()
         for task in (self._reading.look(), self._tick()):
             self._tasks.spawn(task)

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from async_op.hosting.lease import OPEN_SECONDS, PATIENCE_SECONDS, SILENT_SECONDS
 from async_op.in_flight.waiters import Waiters
 from async_op.job.cancellation import to_the_end
 from async_op.job.errors import ChildLost
@@ -19,6 +20,9 @@ _log = logging.getLogger(__package__)
 
 END_SECONDS = 10.0
 """How long a child that was told to end may take, until it is killed."""
+
+LOOK_SECONDS = 1.0
+"""How often each child is asked for a sign of life."""
 
 OUTCOME_SECONDS = 5.0
 """How long the parent waits for the exit status of a child whose connection has ended."""
@@ -80,12 +84,19 @@ class Child:
         Its subtasks of each step.
     status : ChildStatus
         How it stood when it was heard of last.
+    may_be_silent : bool
+        Whether functions are being opened or closed in it, which may block its event loop.
     """
 
     def __init__(self, number: int, steps: Sequence[str]) -> None:
         self.number = number
         self.own = range(0)
         self.status = ChildStatus()
+        self.may_be_silent = True
+        self._silent_seconds = 0.0
+        """Only time in which the parent listened: its own event loop may be blocked, too."""
+        self._silent_for = ""
+        self._sign_of_life: asyncio.Future[Any] | None = None
         self.passing: Passing | None = None
         self._steps = ", ".join(steps)
         self._launched: Launched | None = None
@@ -138,8 +149,31 @@ class Child:
         self.link.send(messages.REQUEST, messages.dumped((self._requests, name, arguments)))
         return reply
 
+    def look(self) -> None:
+        """Ask for a sign of life; a child that has shown none for long is told of, and then killed.
+
+        The parent calls this every `LOOK_SECONDS`. Without it, a process that is stopped, or a function that blocks the
+        event loop, would hold up all cuts for ever, and the end of the job as well.
+        """
+        if self._launched is None or self.failure is not None:
+            return
+        patience = OPEN_SECONDS if self.may_be_silent else PATIENCE_SECONDS
+        before, self._silent_seconds = self._silent_seconds, self._silent_seconds + LOOK_SECONDS
+        if before < SILENT_SECONDS <= self._silent_seconds and not self.may_be_silent:
+            _log.warning(
+                "child %d of the job (process %d) has shown no sign of life for %.0f s: it is stopped, or a function "
+                "blocks its event loop; after %.0f s it is killed",
+                *(self.number, self.pid, self._silent_seconds, patience),
+            )
+        if self._silent_seconds >= patience:
+            self._silent_for = f" after {self._silent_seconds:.0f} s without a sign of life"
+            self._launched.kill()
+        elif self._ready.done() and (self._sign_of_life is None or self._sign_of_life.done()):
+            self._sign_of_life = self.ask("show_life")
+
     def received(self, kind: int, payload: bytes) -> None:
         """Take what the child has sent."""
+        self._silent_seconds = 0.0
         if kind == messages.REPLY:
             self._take_reply(*messages.loaded(payload))
         elif kind == messages.REPORT:
@@ -189,6 +223,7 @@ class Child:
                     status = await self._launched.exit_status()
             except TimeoutError:
                 self._launched.kill()  # it has closed its connection, and is of no use
+        status += self._silent_for
         if not self.gone.done():
             self.gone.set_result(status)
         if not self.is_ending:
@@ -265,6 +300,13 @@ class Children:
     async def ask(self, name: str, *arguments: Any) -> list[Any]:
         """Ask all for the same, and return what they answer."""
         return await gathered(child.ask(name, *arguments) for child in self.all)
+
+    async def watch(self) -> None:
+        """Look after all of them, for ever."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            for child in self.all:
+                child.look()
 
     async def end(self) -> None:
         """End all of them."""

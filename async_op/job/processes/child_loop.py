@@ -265,6 +265,9 @@ class ChildLoop:
         """Fire no timers, or fire them again."""
         self._running.hold_timers(are_held)
 
+    def show_life(self) -> None:
+        """Do nothing: the answer says that the event loop turns."""
+
     def tick(self) -> None:
         """Look for idle subtasks, and report how the child stands."""
         if self._pumps:

@@ -146,6 +146,7 @@ class DistributedChain:
         for number in reversed(range(len(self._names))):
             await children.ask("open_step", number)
         await children.ask("go")
+        self._may_be_silent(False)
 
     def tasks(self) -> list[Any]:
         """Return what never ends: lending. The children move elements into their operators themselves."""
@@ -256,6 +257,7 @@ class DistributedChain:
     async def close(self) -> None:
         """Give up what is in flight, and close the functions of all children that are still alive."""
         self._sender.forget()
+        self._may_be_silent(True)
         replies = [child.ask("close") for child in self._children.all if self._is_begun and child.failure is None]
         if replies:
             await asyncio.wait(replies, timeout=CLOSE_SECONDS)
@@ -269,6 +271,10 @@ class DistributedChain:
         """Tell the functions that a snapshot is committed."""
         own = {child: {place: cut for place, cut in cuts.items() if place[1] in child.own} for child in self._owners}
         await gathered(child.ask("committed", version, found) for child, found in own.items())
+
+    def _may_be_silent(self, may_be_silent: bool) -> None:
+        for child in self._children.all:
+            child.may_be_silent = may_be_silent
 
     def _tell(self, name: str, *arguments: Any) -> None:
         for child in self._children.all:

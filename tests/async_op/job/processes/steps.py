@@ -72,6 +72,8 @@ class Ending(AsyncFunction[int, Any]):
                     faulthandler._sigsegv()  # type: ignore[attr-defined]
                 case "exit":
                     os._exit(3)
+                case "stop":
+                    os.kill(os.getpid(), signal.SIGSTOP)
                 case "raise":
                     raise ValueError("of no use")
         return [value]

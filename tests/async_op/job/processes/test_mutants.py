@@ -119,6 +119,11 @@ def a_death_is_not_noticed(patch: Patch) -> None:
     patch.setattr(child_handles.Child, "_give_up", lambda self, error: None)
 
 
+def a_silence_is_not_noticed(patch: Patch) -> None:
+    """The parent waits for ever for a child that is stopped."""
+    patch.setattr(child_handles.Child, "look", lambda child: None)
+
+
 def letters_of_the_source_are_dropped(patch: Patch) -> None:
     """The dead letters of the source, which the parent has, are in no part."""
     written = child_loop._written
@@ -141,15 +146,16 @@ def _without_flush(method: Callable[..., Any]) -> Callable[..., Any]:
 MUTANTS = [
     (without_channel_state, 8),
     (channel_state_is_not_delivered, 0),
-    (channel_state_ends_too_late, 208),
+    (channel_state_ends_too_late, 30),
     (the_mark_overtakes_elements, 8),
     (the_cut_overtakes_elements, 4),
     (the_answer_overtakes_elements, 69),
-    (a_child_opens_its_steps_alone, 17),
+    (a_child_opens_its_steps_alone, 22),
     (credits_are_not_returned, 0),
     (ids_are_made_up_on_the_way, 0),
     (a_final_cut_is_like_others, 0),
     (a_death_is_not_noticed, 27),
+    (a_silence_is_not_noticed, 25),
     (letters_of_the_source_are_dropped, 0),
 ]
 _OTHER_SEEDS = 60

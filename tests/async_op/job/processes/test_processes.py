@@ -20,6 +20,7 @@ import pytest
 
 from async_op import ConnectorInterrupted, ElementFailed, Job, Step
 from async_op.job.errors import ChildLost, NotSendable
+from async_op.job.processes import child_handles
 from async_op.job.progress import ChildProgress, JobProgress, line_of
 from async_op.metrics.jobs import job_families
 from async_op.resilience import Budget, Resilience
@@ -99,6 +100,20 @@ def test_a_child_that_dies_ends_the_run_and_the_next_one_continues(tmp_path: Pat
     (tmp_path / "mended").touch()
     new_job(tmp_path / "snapshots", range(200), given, sink).run_sync()
     assert sorted(sink.values) == list(range(1, 201))
+
+
+def test_a_child_without_a_sign_of_life_is_told_of_and_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A child that is stopped would hold up all cuts for ever."""
+    monkeypatch.setattr(child_handles, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(child_handles, "PATIENCE_SECONDS", 8.0)
+    job = new_job(tmp_path / "snapshots", Endless(), Step(Ending("stop", tmp_path / "mended"), key_by=by_seven), Kept())
+
+    with pytest.raises(ChildLost, match="ended by SIGKILL after 8 s without a sign of life"):
+        job.run_sync()
+    assert have_ended(pids_of(job.progress()))
+    assert "has shown no sign of life for 5 s: it is stopped, or a function blocks its event loop" in caplog.text
 
 
 def test_a_failed_element_fails_the_run_after_a_cut_and_tells_where_it_was(tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ from tests.async_op.job.simulation.children import simulated, without_checks
 
 EPSILON = 1e-6
 MAX_PARALLELISM = 16
-SECONDS = 100
-"""Far above the longest run, in virtual time."""
+SECONDS = 10_000
+"""A child that is stopped while it opens its functions is killed after half an hour."""
 _FEWEST = 10
 
 Patch = pytest.MonkeyPatch

@@ -27,17 +27,23 @@ class Pipe:
         self._draw = draw
         self._moved = moved
         self._frames = deque[tuple[int, bytes] | None]()
-        self._is_ended = False
+        self._is_ended = self._is_held = False
         self.receiver: Receiver | None = None
 
     def send(self, kind: int, payload: bytes) -> None:
-        if not self._is_ended:
+        if not (self._is_ended or self._is_held):
             self._add((kind, payload))
 
     def close(self) -> None:
         if not self._is_ended:
             self._is_ended = True
             self._add(None)
+
+    def hold(self) -> None:
+        """Let nothing come any more but the end."""
+        self._is_held = True
+        while self._frames and self._frames[0] is not None:
+            self._frames.popleft()
 
     def drop(self) -> None:
         """Let nothing come any more."""
@@ -64,12 +70,13 @@ class Pipe:
 
 
 class SimulatedChild:
-    """A child that may be killed after any frame."""
+    """A child that may be killed or stopped after any frame."""
 
     pid = 1
 
     def __init__(self, spec: ChildSpec, receiver: Receiver, draw: random.Random, dies_at: int | None) -> None:
         self._left = dies_at
+        self._draw = draw
         self.link = Pipe(draw, self._moved)
         self._answers = Pipe(draw, self._moved)
         self._answers.receiver = receiver
@@ -90,7 +97,14 @@ class SimulatedChild:
         if self._left is not None:
             self._left -= 1
             if self._left == 0:
-                self.kill()
+                self._draw.choice([self.kill, self.stop])()
+
+    def stop(self) -> None:
+        """Take and say nothing any more, and do nothing, until it is killed."""
+        self.link.hold()
+        self._answers.hold()
+        if self._loop._chain is not None:
+            self._loop._chain.stop()
 
     def kill(self) -> None:
         """Let nothing come in or leave any more."""
