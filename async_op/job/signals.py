@@ -43,16 +43,17 @@ class EndingSignals:
                 if self.gave_up_at is None:
                     raise
 
-    def _came(self, number: signal.Signals, task: asyncio.Task[object]) -> None:
+    def _came(self, number: int, task: asyncio.Task[object]) -> None:
+        loop = task.get_loop()
         self._count += 1
         if self._count == 1:
-            self._stop()
+            loop.call_soon_threadsafe(self._stop)
             return
-        self.gave_up_at = number
-        task.cancel()
-        # Giving up finishes a commit that is under way. If its storage hangs, a third signal ends the process as usual.
+        self.gave_up_at = signal.Signals(number)
+        loop.call_soon_threadsafe(task.cancel)
+        # Giving up finishes a commit that is under way. If its storage hangs, or a function blocks the event loop, a
+        # third signal ends the process as usual.
         for asking in _ASKING:
-            asyncio.get_running_loop().remove_signal_handler(asking)
             signal.signal(asking, signal.SIG_DFL)
 
     @contextmanager
@@ -60,14 +61,13 @@ class EndingSignals:
         if threading.current_thread() is not threading.main_thread():
             yield  # only the main thread may handle signals
             return
-        loop = asyncio.get_running_loop()
         previous = {number: signal.getsignal(number) for number in _ASKING}
         for number in _ASKING:
-            loop.add_signal_handler(number, self._came, number, task)
+            # Python's own handlers, not the loop's: they also run while a function blocks the loop.
+            signal.signal(number, lambda came, _: self._came(came, task))
         try:
             yield
         finally:
             for number, handler in previous.items():
-                loop.remove_signal_handler(number)
                 if handler is not None:  # None: it was not set by Python, which cannot set it again
                     signal.signal(number, handler)

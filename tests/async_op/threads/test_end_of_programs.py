@@ -222,10 +222,19 @@ def test_the_second_signal_ends_run_sync_though_its_sink_hangs(
     assert code == expected, errors
 
 
-COMMIT_HANGS = """
-    from async_op.job.committing import Committer
-    Committer.commit_cut = lambda *arguments: hang()
-    made = job([1])
+THIRD_SIGNAL_ENDS = {
+    "a commit hangs": """
+        from async_op.job.committing import Committer
+        Committer.commit_cut = lambda *arguments: hang()
+        made = job([1])
+        """,
+    "a function blocks the event loop": """
+        async def step(value):
+            hang()
+        made = job([1], step)
+        """,
+}
+TOLD = """
     from async_op.job.signals import EndingSignals
     came = EndingSignals._came
     def told(self, *arguments):
@@ -236,8 +245,9 @@ COMMIT_HANGS = """
     """
 
 
-def test_the_third_signal_ends_run_sync_though_a_commit_hangs(tmp_path: Path) -> None:
-    with program(COMMIT_HANGS, tmp_path) as process:
+@pytest.mark.parametrize("what", THIRD_SIGNAL_ENDS)
+def test_the_third_signal_ends_run_sync_whatever_hangs(what: str, tmp_path: Path) -> None:
+    with program(textwrap.dedent(THIRD_SIGNAL_ENDS[what]) + textwrap.dedent(TOLD), tmp_path) as process:
         read_until(process, "hangs")
         for _ in range(2):
             process.send_signal(signal.SIGTERM)
