@@ -53,14 +53,14 @@ def run_to_end(main: Coroutine[Any, Any, None]) -> None:
     finally:
         if left:  # the end of the runner would wait for them
             # Nor may they be closed as garbage: without a loop, their `await` would fail at once, again and again.
-            threading.Thread(target=_hold, args=(left,), name="keygroups left running", daemon=True).start()
+            threading.Thread(target=_keep, args=(left,), name="keygroups left running", daemon=True).start()
             asyncio.set_event_loop(None)
             runner.get_loop().close()
         else:
             runner.close()
 
 
-def _hold(_: object) -> None:
+def _keep(_: object) -> None:
     """Keep something until the process ends."""
     threading.Event().wait()
 

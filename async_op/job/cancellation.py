@@ -1,8 +1,9 @@
-"""Cancellations that come from a client, and work that is finished in spite of a cancellation."""
+"""How a run waits for what is not its own: clients that cancel, work that must be finished, waits that are long."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
@@ -12,6 +13,10 @@ from async_op.job.errors import ConnectorCancelled
 from keygroups.context_managers import contextmanager
 
 _Result = TypeVar("_Result")
+_log = logging.getLogger(__package__)
+
+LONG_SECONDS = 30.0
+"""The log says what a run waits for after this time, and again whenever the time has doubled."""
 
 
 @contextmanager
@@ -65,6 +70,33 @@ def connector(what: str) -> Iterator[None]:
             if isinstance(error, GeneratorExit) and (task is None or asyncio.current_task(task.get_loop()) is not task):
                 raise  # the coroutine is closed from outside
             raise ConnectorInterrupted(what, error) from error
+
+
+@contextmanager
+def told_if_long(what: str) -> Iterator[None]:
+    """Have the log say that the job waits for something, if that takes long: it would stand still in silence.
+
+    Parameters
+    ----------
+    what : str
+        What is being done.
+    """
+    loop = asyncio.get_running_loop()
+
+    timers: list[asyncio.TimerHandle] = []
+
+    def tell_after(seconds: float, more: float) -> None:
+        timers.append(loop.call_later(more, tell, seconds))
+
+    def tell(seconds: float) -> None:
+        _log.warning("%s has taken %.0f s so far, and the job waits for it", what, seconds)
+        tell_after(2 * seconds, seconds)
+
+    tell_after(LONG_SECONDS, LONG_SECONDS)
+    try:
+        yield
+    finally:
+        timers[-1].cancel()
 
 
 async def to_the_end(work: asyncio.Future[_Result]) -> _Result:

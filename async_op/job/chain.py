@@ -98,7 +98,7 @@ class Plan:
         """
 
         def letters_of(name: str) -> Callable[[DeadLetter], None]:
-            return lambda letter: collector.bury(letter, name)
+            return lambda letter: collector.take_letter(letter, name)
 
         options = {name: step.options(hash_, letters_of(name)) for name, step in steps.items()}
         clock = LoopClock(asyncio.get_running_loop())

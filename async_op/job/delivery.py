@@ -16,7 +16,7 @@ from async_op.connectors.errors import ConnectorInterrupted
 from async_op.connectors.sink import Sink
 from async_op.epochs.delivery import Ask, Letters, Note, Pause, RefusedOutputs, SinkDelivery, Steps, Values
 from async_op.in_flight.waiters import Waiters
-from async_op.job.cancellation import connector
+from async_op.job.cancellation import connector, told_if_long
 from async_op.job.errors import ConnectorCancelled, DeadLettersUnclaimed
 from async_op.job.outputs import values_in
 from async_op.threads.own_thread import on_own_thread
@@ -142,7 +142,7 @@ class JobDelivery(SinkDelivery):
         if isinstance(step, Note):
             return await on_own_thread(step.work)
         if isinstance(step, Ask):
-            with connector(step.doing):
+            with told_if_long(step.doing), connector(step.doing):
                 return await step.work()
         with suppress(TimeoutError):
             await asyncio.wait_for(self._hurry.wait(), step.seconds)

@@ -365,7 +365,7 @@ class Job:
         # Threads of `asyncio.to_thread` that hang would keep the program alive, in 3.11 even this method.
         threads = DaemonPool(_THREADS, "keygroups loop", _THREADS_SECONDS)
         asyncio.get_running_loop().set_default_executor(threads)
-        await signals.heed(run)
+        await signals.wait_for(run)
 
     def stop(self, *, drain: bool = True) -> None:
         """End the run: `run` returns once everything is committed and delivered.

@@ -167,7 +167,7 @@ class Collector(ValueOutput):
         """How many outputs have come in this run."""
         return self._packed + len(self._run)
 
-    def bury(self, letter: DeadLetter, step: str) -> None:
+    def take_letter(self, letter: DeadLetter, step: str) -> None:
         """Take a dead letter of a step."""
         self.dead_letters += 1
         self._add([row_of(letter, step)], are_dead_letters=True)

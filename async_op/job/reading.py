@@ -280,7 +280,7 @@ class Reading:
             letter = DeadLetter(
                 value=item.raw, timestamp=None, key=None, idempotency_key=key, attempts=0, error=item.error
             )
-            self._collector.bury(letter, SOURCE)
+            self._collector.take_letter(letter, SOURCE)
         self.moves += 1
         self._positions.reached(partition, item.position, item.content)
         self.undecodable += 1

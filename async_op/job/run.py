@@ -20,7 +20,7 @@ from async_op.connectors.sink import Sink
 from async_op.connectors.source import Source
 from async_op.in_flight.idempotency_keys import Identity
 from async_op.in_flight.waiters import Waiters
-from async_op.job.cancellation import connector, ended, to_the_end
+from async_op.job.cancellation import connector, ended, to_the_end, told_if_long
 from async_op.job.chain import Chain, Plan, cuts_of
 from async_op.job.committing import Committer, Part
 from async_op.job.counters import counts_of
@@ -254,14 +254,14 @@ class Run:
 
     async def _open_source(self, source: Source[Any]) -> None:
         what = f"opening {type(source).__name__}"
-        with connector(what):
+        with told_if_long(what), connector(what):
             await retried(source.retry, what, lambda: to_await(source, "open", source.open()))
 
     async def _restore_source(self) -> None:
         source, known = self._setting.source, self._setting.positions.known()
         if known:
             what = f"restoring the positions of {type(source).__name__}"
-            with connector(what):
+            with told_if_long(what), connector(what):
                 await retried(source.retry, what, lambda: to_await(source, "restore", source.restore(known)))
 
     def _new_chain(self) -> Chain | DistributedChain:
@@ -272,7 +272,8 @@ class Run:
 
     async def _open_chain(self) -> None:
         self._chain.hold_timers(self._is_behind)
-        await self._chain.open(self._committer.snapshot)
+        with told_if_long(f"opening the steps of job {self._setting.job_id}"):
+            await self._chain.open(self._committer.snapshot)
         self._pumps = [self._tasks.spawn(task) for task in self._chain.tasks()]
         self._reading.connect(self._chain.entrances)
 
@@ -344,8 +345,9 @@ class Run:
         if is_final:
             await self._end_calls()
         others = await self._chain.written(pending, outputs)
-        commit = on_own_thread(self._committer.commit_cut, pending, parts, outputs, counts, others)
-        epoch = await to_the_end(asyncio.ensure_future(commit))
+        with told_if_long(f"committing version {pending.version} of job {self._setting.job_id}"):
+            commit = on_own_thread(self._committer.commit_cut, pending, parts, outputs, counts, others)
+            epoch = await to_the_end(asyncio.ensure_future(commit))
         self._committed_work = work, self._chain.work_at_cut
         if (snapshot := self._committer.snapshot) is not None:
             self._totals.update(snapshot.manifest.metrics)

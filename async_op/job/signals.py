@@ -32,7 +32,7 @@ class EndingSignals:
         self._count = 0
         self.gave_up_at: signal.Signals | None = None
 
-    async def heed(self, work: Awaitable[None]) -> None:
+    async def wait_for(self, work: Awaitable[None]) -> None:
         """Await the work. If it gives up because of the second signal, this returns, and `gave_up_at` is set."""
         task = asyncio.current_task()
         assert task is not None, "coroutines run in tasks"

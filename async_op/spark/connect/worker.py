@@ -223,7 +223,7 @@ class ServerWorker:
         """Do what is new among the wishes of the client."""
         with self._heeding:
             before, wishes = self._wishes, self._read_wishes()
-            self._heed_stop(wishes)
+            self._obey_stop(wishes)
             if wishes == before:
                 return
             self._wishes = wishes
@@ -236,7 +236,7 @@ class ServerWorker:
                     self._chain.drain(self._spark)
                 self._drains_done = wishes.drains
 
-    def _heed_stop(self, wishes: Wishes) -> None:
+    def _obey_stop(self, wishes: Wishes) -> None:
         """Begin the stop that the client has wished, or give it up."""
         with self._stop_heeding:
             if (wishes.holds, wishes.timeout) == self._heeded_stop:
@@ -254,7 +254,7 @@ class ServerWorker:
 
         def beat() -> None:
             while not done.wait(_LOOK_SECONDS):
-                self._heed_stop(self._read_wishes())
+                self._obey_stop(self._read_wishes())
                 self._say(is_beat=True)
 
         thread = threading.Thread(target=beat, name="keygroups beat", daemon=True)
@@ -311,7 +311,7 @@ class ServerWorker:
         self._ended.set()
         while self._idle_epochs.is_alive:
             self._idle_epochs.join(_LOOK_SECONDS)
-            self._heed_stop(self._read_wishes())
+            self._obey_stop(self._read_wishes())
             self._say()
         self._say(is_over=True)
         if not self.has_failed:

@@ -244,14 +244,14 @@ async def test_consumers_see_no_variable_of_a_call() -> None:
     def output(_: Any) -> None:
         seen["output"].add(TENANT.get())
 
-    def bury(_: Any) -> None:
+    def take_letter(_: Any) -> None:
         seen["dead letters"].add(TENANT.get())
 
     def key_by(value: int) -> int:
         seen["key_by"].add(TENANT.get())
         return value
 
-    options: dict[str, Any] = {"on_error": "dead_letter", "dead_letters": bury, "key_by": key_by, "capacity": 2}
+    options: dict[str, Any] = {"on_error": "dead_letter", "dead_letters": take_letter, "key_by": key_by, "capacity": 2}
     async with AsyncWaitOperator(visit, output, **options) as operator:
         await operator.process_all((value, None, None) for value in range(9))
         await operator.finish()

@@ -432,19 +432,19 @@ def spilled_outputs_come_last(patch: Patch) -> None:
 def dead_letters_twice(patch: Patch) -> None:
     """A dead letter comes twice."""
 
-    def made(bury: Any) -> Any:
+    def made(take_letter: Any) -> Any:
         def mutant(self: outputs.Collector, letter: Any) -> None:
-            bury(self, letter)
-            bury(self, letter)
+            take_letter(self, letter)
+            take_letter(self, letter)
 
         return mutant
 
-    _replaced(patch, outputs.Collector, "bury", made)
+    _replaced(patch, outputs.Collector, "take_letter", made)
 
 
 def dead_letters_are_dropped(patch: Patch) -> None:
     """Dead letters go nowhere."""
-    patch.setattr(outputs.Collector, "bury", lambda self, letter: None)
+    patch.setattr(outputs.Collector, "take_letter", lambda self, letter: None)
 
 
 # Watermarks.

@@ -557,6 +557,38 @@ async def test_a_source_and_a_sink_that_never_close_are_given_up_and_named(
     assert "closing Bottomless was given up after 0.01 s" in caplog.text
 
 
+def test_the_log_says_what_a_job_waits_for_if_that_takes_long(caplog: pytest.LogCaptureFixture) -> None:
+    class SlowLog(Log):
+        async def open(self) -> None:
+            await asyncio.sleep(40)
+
+    class SlowEpochs(Epochs):
+        async def write(self, values: Any, epoch: int) -> None:
+            await asyncio.sleep(130)
+            await super().write(values, epoch)
+
+    class SlowFunction(AsyncFunction[Any, Any]):
+        async def open(self, runtime: Any) -> None:
+            await asyncio.sleep(40)
+
+        async def async_invoke(self, value: Any, ctx: InvocationContext) -> list[Any]:
+            return [value]
+
+    async def run() -> None:
+        await new_job(SlowLog([1], bounded=True), SlowFunction(), SlowEpochs()).run()
+
+    in_virtual_time(run(), storage_seconds=35.0)
+
+    told = [record.getMessage() for record in caplog.records if "has taken" in record.getMessage()]
+    writing = "writing epoch 1 to SlowEpochs has taken {} s so far, and the job waits for it"
+    assert told == [
+        "opening SlowLog has taken 30 s so far, and the job waits for it",
+        "opening the steps of job job has taken 30 s so far, and the job waits for it",
+        "committing version 1 of job job has taken 30 s so far, and the job waits for it",
+        *(writing.format(seconds) for seconds in (30, 60, 120)),
+    ]
+
+
 async def test_a_failed_commit_fails_the_job_and_leaves_nothing_running(monkeypatch: pytest.MonkeyPatch) -> None:
     class Unstorable:
         pass

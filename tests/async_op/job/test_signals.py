@@ -90,7 +90,7 @@ def test_a_cancellation_that_no_signal_has_caused_is_raised() -> None:
         task = asyncio.current_task()
         assert task is not None
         asyncio.get_running_loop().call_soon(task.cancel)
-        await EndingSignals(lambda: None).heed(asyncio.sleep(1000))
+        await EndingSignals(lambda: None).wait_for(asyncio.sleep(1000))
 
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(main())

@@ -71,13 +71,13 @@ def test_a_budget_is_exact_when_calls_are_concurrent(
         ctx.spent(cents=int(estimate * part))
         return call
 
-    def bury(letter: DeadLetter) -> None:
+    def take_letter(letter: DeadLetter) -> None:
         assert spent[0] + letter.value[1] > limit or spent[0] == limit
         letters.append(letter)
 
     async def spend_all() -> None:
         budget = Budget(limit, "cents", cost=lambda call: call[1])
-        options: dict[str, Any] = {"on_error": "dead_letter", "dead_letters": bury, "capacity": capacity}
+        options: dict[str, Any] = {"on_error": "dead_letter", "dead_letters": take_letter, "capacity": capacity}
         operator = AsyncWaitOperator(spend, outputs.append, resilience=Resilience(budget=budget), **options)
         await operator.open()
         for call in calls:
