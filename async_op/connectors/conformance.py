@@ -1,4 +1,4 @@
-"""Whether sources and sinks do what their base class promises: their attributes, and what their methods return.
+"""Whether sources and sinks do what their base class promises: their attributes, what methods return, and their end.
 
 Users write sources and sinks. Without these checks, `def write` in place of `async def write` would raise an error from
 deep inside a job, and a misspelt `on_error` would skip records in silence.
@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Awaitable
 from typing import Any, TypeAlias
 
+from async_op.cancellation import closed_in_time
 from async_op.connectors.sink import ShippedSink, Sink
 from async_op.connectors.source import Source
 from async_op.dead_letters import check_on_error
@@ -18,6 +19,9 @@ from keygroups.arguments import check_flag, check_instance
 from keygroups.errors import ConfigError
 
 Connector: TypeAlias = Source[Any] | Sink[Any]
+
+CLOSE_SECONDS = 60.0
+"""How long a source or a sink may take to close: longer than connectors of this package wait for their own threads."""
 
 
 def check_connector(connector: Connector) -> None:
@@ -79,6 +83,12 @@ def to_await(connector: Connector, method: str, given: Any) -> Awaitable[Any]:
     if not inspect.isawaitable(given):
         raise misbehaved(connector, f"{method}()", given, "write it with `async def`")
     return given
+
+
+async def closed(connector: Connector) -> None:
+    """Close a source or a sink, but wait no longer than `CLOSE_SECONDS`."""
+    closing = to_await(connector, "close", connector.close())
+    await closed_in_time(f"closing {type(connector).__name__}", closing, CLOSE_SECONDS)
 
 
 def misbehaved(connector: Connector, method: str, given: object, hint: str) -> ConfigError:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
-from async_op.cancellation import closed_in_time
 from async_op.clock import LoopClock
-from async_op.connectors.conformance import to_await
+from async_op.connectors.conformance import closed, to_await
 from async_op.connectors.retrying import retried
 from async_op.connectors.sink import Sink
 from async_op.connectors.source import Source
@@ -43,9 +43,6 @@ _log = logging.getLogger(__package__)
 
 TICK_SECONDS = 0.2
 """How often watermarks are sent, and how soon a quiet partition is noticed."""
-
-CONNECTOR_CLOSE_SECONDS = 60.0
-"""How long a source or a sink may take to close: longer than connectors of this package wait for their own threads."""
 
 Stop = Literal["drain", "cut"]
 
@@ -452,7 +449,7 @@ class Run:
         children = self._setting.children
         processes = () if children is None else (("the processes", children.end),)
         steps = (f"job {self._setting.job_id}", self._tasks.end), ("the steps", self._chain.close), *processes
-        connectors = ((type(one).__name__, _in_time(one)) for one in reversed(self._opened))
+        connectors = ((type(one).__name__, partial(closed, one)) for one in reversed(self._opened))
         for name, close in (*steps, *connectors):
             try:
                 with connector(f"closing {name}"):
@@ -467,11 +464,6 @@ class Run:
         self._delivery.close()
         self._collector.epoch.close()
         self._committer.close()
-
-
-def _in_time(one: Source[Any] | Sink[Any]) -> Callable[[], Awaitable[None]]:
-    what = f"closing {type(one).__name__}"
-    return lambda: closed_in_time(what, to_await(one, "close", one.close()), CONNECTOR_CLOSE_SECONDS)
 
 
 async def _outcome_of(work: asyncio.Future[int]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import sys
@@ -15,7 +16,7 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from async_op import FixedDelayRetry
-from async_op.connectors import DeltaSink, FileSink, PostgresSink, Sink
+from async_op.connectors import DeltaSink, FileSink, PostgresSink, Sink, conformance
 from async_op.connectors.epoch_rows import FrameRows
 from async_op.dead_letters import letter_value
 from async_op.spark import AsyncPipeline
@@ -232,6 +233,23 @@ def test_options_that_can_never_work_are_refused(spark: SparkSession, tmp_path: 
         begin(spark, tmp_path, str(tmp_path / "t"), format="parquet", on_error="skip")
     with pytest.raises(ConfigError, match="pass a sink for its dead letters"):
         begin(spark, tmp_path, str(tmp_path / "t"), format="delta", on_error="dead_letter")
+
+
+def test_a_sink_of_dead_letters_that_never_closes_is_given_up_and_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Bottomless(Sink[Any]):
+        async def write(self, values: Any, epoch: int) -> None:
+            written.extend(values)
+
+        async def close(self) -> None:
+            await asyncio.Event().wait()
+
+    written: list[Any] = []
+    monkeypatch.setattr(conformance, "CLOSE_SECONDS", 0.01)
+    delivery._Letters([{"value": 1}]).write(Bottomless(), 1)
+    assert written == [{"value": 1}]
+    assert "closing Bottomless was given up after 0.01 s" in caplog.text
 
 
 class Counted(FileSink):

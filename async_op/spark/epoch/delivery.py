@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from async_op.connectors.conformance import letters_sink_of, to_await
+from async_op.connectors.conformance import closed, letters_sink_of, to_await
 from async_op.connectors.epoch_rows import FrameRows
 from async_op.connectors.errors import ConnectorInterrupted
 from async_op.connectors.sink import ShippedSink
@@ -186,7 +186,7 @@ class _Letters(Letters):
             try:
                 await to_await(sink, "write", sink.write(self.copies(), epoch))
             finally:
-                await to_await(sink, "close", sink.close())
+                await closed(sink)
 
         _on_own_loop(write)
 

@@ -13,12 +13,11 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from async_op import AsyncBatchFunction, AsyncFunction, InvocationContext, Job, JobNotRunning, Step
-from async_op.connectors import FileSink, FileSource, Reached, UnwritableValue
+from async_op.connectors import FileSink, FileSource, Reached, UnwritableValue, conformance
 from async_op.errors import ElementFailed, OperatorInterrupted
 from async_op.job import job as job_module
 from async_op.job import outputs as job_outputs
 from async_op.job import positions
-from async_op.job import run as job_run
 from async_op.job.channels import FINAL, Inlet
 from async_op.job.committing import Committer
 from async_op.job.errors import DeadLettersUnclaimed, JobAlreadyRunning
@@ -549,7 +548,7 @@ async def test_a_source_and_a_sink_that_never_close_are_given_up_and_named(
         async def close(self) -> None:
             await asyncio.Event().wait()
 
-    monkeypatch.setattr(job_run, "CONNECTOR_CLOSE_SECONDS", 0.01)
+    monkeypatch.setattr(conformance, "CLOSE_SECONDS", 0.01)
     sink = Bottomless()
     await new_job(Endless([1], bounded=True), same, sink).run()
     assert len(sink.values) == 1
