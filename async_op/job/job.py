@@ -24,7 +24,7 @@ from async_op.epochs.restarts import RestartPolicy, Restarts
 from async_op.epochs.retention import Retention
 from async_op.functions.plain import AnyFunction
 from async_op.job.adapters import check_two_sinks, sink_of, source_of
-from async_op.job.cancellation import to_the_end
+from async_op.job.cancellation import to_the_end, told_if_long
 from async_op.job.chain import Plan
 from async_op.job.committing import Committer
 from async_op.job.errors import JobAlreadyRunning, JobInsideEventLoop, JobNotRunning
@@ -447,7 +447,8 @@ class Job:
         committer = Committer(
             self._store, self._retention, {name: columns_of(step.key_by) for name, step in self._given_steps.items()}
         )
-        lineage = await to_the_end(asyncio.ensure_future(on_own_thread(self._claim, committer)))
+        with told_if_long(f"taking over the snapshots of job {self._store.operator_id}"):
+            lineage = await to_the_end(asyncio.ensure_future(on_own_thread(self._claim, committer)))
         snapshot = committer.snapshot
         parallelism = self._starting_parallelism(snapshot)
         max_parallelism = self._key_groups(parallelism) if snapshot is None else snapshot.max_parallelism

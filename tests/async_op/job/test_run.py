@@ -581,6 +581,7 @@ def test_the_log_says_what_a_job_waits_for_if_that_takes_long(caplog: pytest.Log
     told = [record.getMessage() for record in caplog.records if "has taken" in record.getMessage()]
     writing = "writing epoch 1 to SlowEpochs has taken {} s so far, and the job waits for it"
     assert told == [
+        "taking over the snapshots of job job has taken 30 s so far, and the job waits for it",
         "opening SlowLog has taken 30 s so far, and the job waits for it",
         "opening the steps of job job has taken 30 s so far, and the job waits for it",
         "committing version 1 of job job has taken 30 s so far, and the job waits for it",
