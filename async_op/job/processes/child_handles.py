@@ -278,6 +278,8 @@ class Children:
         What they are told, but for their numbers.
     launch : callable
         Starts one of them.
+    may_pause : bool
+        Whether a child may show no sign of life for as long as it likes, because a debugger holds it.
 
     Attributes
     ----------
@@ -285,7 +287,8 @@ class Children:
         The children.
     """
 
-    def __init__(self, spec: ChildSpec, launch: Launch) -> None:
+    def __init__(self, spec: ChildSpec, launch: Launch, *, may_pause: bool) -> None:
+        self._may_pause = may_pause
         self._spec = spec
         self._launch = launch
         self._is_started = False
@@ -303,7 +306,7 @@ class Children:
 
     async def watch(self) -> None:
         """Look after all of them, for ever."""
-        while True:
+        while not self._may_pause:
             await asyncio.sleep(LOOK_SECONDS)
             for child in self.all:
                 child.look()

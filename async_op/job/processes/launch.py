@@ -205,7 +205,7 @@ def _forked(told: ChildInstructions, connected: socket.socket) -> _Forked | None
 
 
 def _is_debugged() -> bool:
-    """Return whether debugpy controls this process: each fork would stop until a debugger attaches."""
+    """Return whether debugpy controls this process: a fork stops until a debugger attaches, and at each breakpoint."""
     pydevd = sys.modules.get("pydevd")
     return pydevd is not None and pydevd.get_global_debugger() is not None
 
@@ -283,4 +283,4 @@ def children_of(plan: Plan, steps: Mapping[str, Step], count: int) -> Children:
         lineage=plan.lineage,
         are_decoded=plan.are_decoded,
     )
-    return Children(spec, launch)
+    return Children(spec, launch, may_pause=_is_debugged())

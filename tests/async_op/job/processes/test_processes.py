@@ -10,6 +10,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, fields, replace
@@ -21,6 +22,7 @@ import pytest
 from async_op import ConnectorInterrupted, ElementFailed, Job, Step
 from async_op.job.errors import ChildLost, NotSendable
 from async_op.job.processes import child_handles
+from async_op.job.processes import launch as launching
 from async_op.job.progress import ChildProgress, JobProgress, line_of
 from async_op.metrics.jobs import job_families
 from async_op.resilience import Budget, Resilience
@@ -40,6 +42,7 @@ from tests.async_op.job.processes.steps import (
     plus_one,
     steps,
 )
+from tests.hosting.kit import wait_until
 from tests.left_processes import LeavesProcesses
 
 SECONDS = 120
@@ -114,6 +117,31 @@ def test_a_child_without_a_sign_of_life_is_told_of_and_killed(
         job.run_sync()
     assert have_ended(pids_of(job.progress()))
     assert "has shown no sign of life for 5 s: it is stopped, or a function blocks its event loop" in caplog.text
+
+
+def test_a_child_that_a_debugger_holds_is_not_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_handles, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(child_handles, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(launching, "_is_debugged", lambda: True)
+    step = Step(Ending("stop", tmp_path / "mended"), key_by=by_seven)
+    job = new_job(tmp_path / "snapshots", range(100), step, sink := Kept())
+    running = threading.Thread(target=job.run_sync)
+    running.start()
+    try:
+        wait_until(lambda: any(map(is_stopped, pids_of(job.progress()))))
+        running.join(1.0)  # ten times as long as a child may be silent otherwise
+        assert running.is_alive()
+    finally:
+        for pid in filter(is_stopped, pids_of(job.progress())):
+            os.kill(pid, signal.SIGCONT)
+        running.join(SECONDS)
+    assert sorted(sink.values) == list(range(100))
+
+
+def is_stopped(pid: int) -> bool:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return pid > 0 and Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+    return False
 
 
 def test_a_failed_element_fails_the_run_after_a_cut_and_tells_where_it_was(tmp_path: Path) -> None:
