@@ -16,7 +16,7 @@ from multiprocessing import Process
 from async_op.threads import process_end
 
 status, seconds = int(sys.argv[1]), float(sys.argv[2])
-process_end._TIDY_SECONDS = 60.0 if seconds < 60 else 0.5
+process_end._TIDY_SECONDS = 60.0 if seconds < 60 else 3.0
 executor = ProcessPoolExecutor(1)
 working = executor.submit(time.sleep, seconds)
 while not executor._processes:
