@@ -34,7 +34,7 @@ from async_op.hosting.wire.server import Server
 from async_op.hosting.wire.socket_paths import bindable
 from async_op.threads.garbage import rare_collections
 from async_op.threads.loop_thread import new_event_loop
-from async_op.threads.process_end import end_process
+from async_op.threads.operator_process import end_process
 from async_op.threads.watchdog import function_of, on_blocking
 from keygroups.context_managers import contextmanager
 

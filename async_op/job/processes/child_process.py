@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from io import TextIOWrapper
 from multiprocessing import spawn
@@ -22,7 +22,7 @@ from async_op.job.processes import messages
 from async_op.job.processes.child_loop import ChildLoop, ChildSpec, Failure
 from async_op.threads.garbage import rare_collections
 from async_op.threads.loop_thread import new_event_loop
-from async_op.threads.process_end import end_process
+from async_op.threads.operator_process import end_process, set_up_logging
 from keygroups.safe_text import described
 
 
@@ -34,11 +34,14 @@ class ChildInstructions:
     ----------
     prepared : dict
         What `multiprocessing` tells its own processes, so that functions of the main module are found.
+    log_levels : mapping of str to int, or None
+        The levels of the parent's loggers; None if the parent has set up no logging.
     spec : bytes
         The pickled `ChildSpec`: it can be loaded once that is done.
     """
 
     prepared: dict[str, Any]
+    log_levels: Mapping[str, int] | None
     spec: bytes = field(repr=False)
 
     def live(self, descriptors: Sequence[int], answer: BinaryIO, exits: str) -> None:
@@ -117,6 +120,8 @@ def _imported(told: ChildInstructions) -> ChildSpec:
     """Import the program of the parent, and return what the child is told."""
     try:
         spawn.prepare(told.prepared)
+        if told.log_levels is not None:
+            set_up_logging(told.log_levels)  # after the program's own modules, which may have set it up otherwise
         return pickle.loads(told.spec)  # type: ignore[no-any-return]  # noqa: S301 - from the parent
     except BaseException as error:
         raise ProgramNotImported(described(error)) from error

@@ -32,6 +32,7 @@ from async_op.job.processes.child_loop import ChildSpec
 from async_op.job.processes.child_process import ChildInstructions
 from async_op.job.processes.messages import Receiver, SocketLink
 from async_op.job.step import Step
+from async_op.threads.operator_process import log_levels
 from async_op.threads.own_thread import on_own_thread
 from keygroups.arguments import check_integer
 from keygroups.errors import ConfigError
@@ -174,7 +175,11 @@ async def launch(spec: ChildSpec, receiver: Receiver) -> StartedChild:
 
 def _start(spec: ChildSpec, connected: socket.socket) -> _Process:
     prepared: dict[str, Any] = spawn.get_preparation_data("keygroups child")
-    told = ChildInstructions({name: prepared[name] for name in _PREPARED if name in prepared}, pickle.dumps(spec))
+    told = ChildInstructions(
+        {name: prepared[name] for name in _PREPARED if name in prepared},
+        log_levels() if logging.root.handlers else None,
+        pickle.dumps(spec),
+    )
     return _forked(told, connected) or _Fresh(told, connected)
 
 

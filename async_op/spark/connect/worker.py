@@ -27,8 +27,7 @@ from async_op.spark.idle_epochs import IdleEpochs
 from async_op.spark.rows.routing import Routing
 from async_op.spark.stage import Stage
 from async_op.spark.stopping import Stopping
-from async_op.spark.task.host_access import log_levels, set_up_logging
-from async_op.threads.process_end import end_process
+from async_op.threads.operator_process import end_process, log_levels, set_up_logging
 from keygroups.context_managers import contextmanager
 from keygroups.errors import notes_of, with_notes
 from keygroups.safe_text import described

@@ -17,10 +17,11 @@ from async_op.hosting.process.local_hosts import blocking_in, hosts_of
 from async_op.hosting.supervisor import HostSupervisor
 from async_op.hosting.wire.sockets import new_secret
 from async_op.resilience.lending import Lender
-from async_op.spark.task.host_access import HostAccess, log_levels
+from async_op.spark.task.host_access import HostAccess
 from async_op.spark.task.operator_factory import EpochOperatorFactory
 from async_op.spark.task.pickling import names_bound_to_tasks, pickled
 from async_op.spark.task.report import Report, SubtaskFailure, SubtaskReport
+from async_op.threads.operator_process import log_levels
 from async_op.threads.watchdog import warn_of
 from keygroups.spark.session import setting
 from snapshots import Snapshot

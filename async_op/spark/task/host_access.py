@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import socket
@@ -30,6 +29,7 @@ from async_op.hosting.wire.sockets import SocketChannel, connecting
 from async_op.resilience.lending import Allowance
 from async_op.spark.task.newest_snapshot import Newest
 from async_op.spark.task.operator_factory import EpochOperatorFactory
+from async_op.threads.operator_process import set_up_logging
 from async_op.threads.waits import Waits
 
 MODULES = (*COMMON_MODULES, __name__)
@@ -211,19 +211,6 @@ class TaskWays:
         self._own = HostThread(factory, settings).__enter__()
         yield
         return self._own.channel(self._waits)
-
-
-def log_levels() -> dict[str, int]:
-    """Return the levels that this process has set for its loggers, by their names; the root's name is ""."""
-    loggers = [one for one in list(logging.root.manager.loggerDict.values()) if isinstance(one, logging.Logger)]
-    return {"": logging.root.level, **{one.name: one.level for one in loggers if one.level != logging.NOTSET}}
-
-
-def set_up_logging(levels: Mapping[str, int]) -> None:
-    """Log to standard error with the levels of another process: users cannot set up logging in this one."""
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    for name, level in levels.items():
-        logging.getLogger(name or None).setLevel(level)
 
 
 def _prepare(root: str, levels: Mapping[str, int]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import logging
 import os
 import signal
 import sys
@@ -77,6 +78,16 @@ class Ending(AsyncFunction[int, Any]):
                 case "raise":
                     raise ValueError("of no use")
         return [value]
+
+
+class Logging(AsyncFunction[int, Any]):
+    """Logs its elements, as information and for debugging."""
+
+    async def async_invoke(self, value: int, ctx: InvocationContext) -> list[Any]:
+        log = logging.getLogger("tests.steps")
+        log.info("element %d", value)
+        log.debug("detail %d", value)
+        return []
 
 
 class Interrupted(AsyncFunction[int, Any]):

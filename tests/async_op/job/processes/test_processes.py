@@ -378,6 +378,18 @@ def test_children_of_a_program_that_has_closed_its_output_run(tmp_path: Path, st
     assert ended.returncode == 0
 
 
+@pytest.mark.parametrize("set_up", ["pass", "logging.basicConfig(level=logging.INFO)"])
+def test_children_log_with_the_levels_of_their_parent_if_it_has_set_up_logging(tmp_path: Path, set_up: str) -> None:
+    program = (
+        f"import logging; {set_up}; from async_op import Job; from tests.async_op.job.processes.steps import Logging;"
+        f"Job(range(4), Logging(), print, snapshots={str(tmp_path)!r}, job_id='job', processes=2).run_sync()"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=SECONDS)
+    logged = [line for line in ended.stderr.splitlines() if "tests.steps" in line]
+    assert len(logged) == (0 if set_up == "pass" else 4)
+    assert all(re.fullmatch(r".* INFO tests\.steps: element \d", line) for line in logged)
+
+
 def test_children_of_a_program_with_a_debugger_run_though_nobody_attaches(tmp_path: Path) -> None:
     pytest.importorskip("debugpy")
     program = (

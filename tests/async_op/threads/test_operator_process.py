@@ -13,10 +13,10 @@ LEAVES = """
 import logging, logging.handlers, sys, threading, time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import Process
-from async_op.threads import process_end
+from async_op.threads import operator_process
 
 status, seconds = int(sys.argv[1]), float(sys.argv[2])
-process_end._TIDY_SECONDS = 60.0 if seconds < 60 else 3.0
+operator_process._TIDY_SECONDS = 60.0 if seconds < 60 else 3.0
 executor = ProcessPoolExecutor(1)
 working = executor.submit(time.sleep, seconds)
 while not executor._processes:
@@ -27,7 +27,7 @@ threading.Thread(target=time.sleep, args=(1000,)).start()
 kept = logging.handlers.MemoryHandler(1000, target=logging.StreamHandler(sys.stdout))
 logging.getLogger().addHandler(kept)
 logging.getLogger().warning(" ".join(str(one.pid) for one in left))
-process_end.end_process(status)
+operator_process.end_process(status)
 """
 
 

@@ -1,4 +1,8 @@
-"""The end of a process that runs operators, whatever their functions have left behind in it."""
+"""A process that only runs operators: it logs as the process that started it, and ends whatever functions have left.
+
+Hosts, children of jobs and the worker of Spark Connect are such processes. Users cannot set up logging in them, because
+what stands under ``if __name__ == "__main__":`` does not run there.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,25 @@ import logging
 import os
 import sys
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import NoReturn
 
 _TIDY_SECONDS = 5.0
 """How long processes may take to finish what they run, and log handlers and streams to write what they have."""
+
+
+def log_levels() -> dict[str, int]:
+    """Return the levels that this process has set for its loggers, by their names; the root's name is ""."""
+    loggers = [one for one in list(logging.root.manager.loggerDict.values()) if isinstance(one, logging.Logger)]
+    return {"": logging.root.level, **{one.name: one.level for one in loggers if one.level != logging.NOTSET}}
+
+
+def set_up_logging(levels: Mapping[str, int]) -> None:
+    """Log with the levels of another process; to standard error, unless the user's modules have set up something."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for name, level in levels.items():
+        logging.getLogger(name or None).setLevel(level)
 
 
 def end_process(status: int) -> NoReturn:
