@@ -341,8 +341,8 @@ class Run:
         counts = counts_of(self._reading.count(), outputs.count, (cut for _, cut in steps), counted)
         if is_final:
             await self._end_calls()
-        others = await self._chain.written(pending, outputs)
         with told_if_long(f"committing version {pending.version} of job {self._setting.job_id}"):
+            others = await self._chain.written(pending, outputs)
             commit = on_own_thread(self._committer.commit_cut, pending, parts, outputs, counts, others)
             epoch = await to_the_end(asyncio.ensure_future(commit))
         self._committed_work = work, self._chain.work_at_cut
