@@ -16,9 +16,9 @@ from async_op.connectors.errors import ConnectorInterrupted
 from async_op.connectors.sink import Sink
 from async_op.epochs.delivery import Ask, Letters, Note, Pause, RefusedOutputs, SinkDelivery, Steps, Values
 from async_op.in_flight.waiters import Waiters
-from async_op.job.cancellation import connector, told_if_long
 from async_op.job.errors import ConnectorCancelled, DeadLettersUnclaimed
 from async_op.job.outputs import values_in
+from async_op.job.waiting import connector, told_if_long
 from async_op.threads.own_thread import on_own_thread
 from snapshots import Snapshot
 from snapshots.filesystem import Folder

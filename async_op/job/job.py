@@ -24,7 +24,6 @@ from async_op.epochs.restarts import RestartPolicy, Restarts
 from async_op.epochs.retention import Retention
 from async_op.functions.plain import AnyFunction
 from async_op.job.adapters import check_two_sinks, sink_of, source_of
-from async_op.job.cancellation import to_the_end, told_if_long
 from async_op.job.chain import Plan
 from async_op.job.committing import Committer
 from async_op.job.errors import JobAlreadyRunning, JobInsideEventLoop, JobNotRunning
@@ -35,6 +34,7 @@ from async_op.job.progress import JobProgress, shown
 from async_op.job.run import Run, Setting, Stop
 from async_op.job.signals import EndingSignals
 from async_op.job.step import SOURCE, Step, steps_of
+from async_op.job.waiting import to_the_end, told_if_long
 from async_op.operator.key_columns import columns_of, key_getter
 from async_op.operator.key_compatibility import checked_getter
 from async_op.serving.http import serving_job

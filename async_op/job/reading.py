@@ -19,13 +19,13 @@ from async_op.connectors.source import PartitionId, Reached, Source, Undecodable
 from async_op.dead_letters import DeadLetter, is_told
 from async_op.in_flight.idempotency_keys import Identity, partition_text
 from async_op.in_flight.waiters import Waiters
-from async_op.job.cancellation import connector
 from async_op.job.channels import Outlet
 from async_op.job.outputs import Collector
 from async_op.job.positions import Partition, Positions, is_fixed, own_position
 from async_op.job.source_items import Items, NoItem, sorted_out
 from async_op.job.step import SOURCE
 from async_op.job.task_group import TaskGroup
+from async_op.job.waiting import connector
 from async_op.statistics import Stopwatch
 from async_op.threads.read_ahead import generator_closed_after, read_ahead
 from keygroups.errors import ConfigError

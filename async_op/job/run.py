@@ -20,7 +20,6 @@ from async_op.connectors.sink import Sink
 from async_op.connectors.source import Source
 from async_op.in_flight.idempotency_keys import Identity
 from async_op.in_flight.waiters import Waiters
-from async_op.job.cancellation import connector, ended, to_the_end, told_if_long
 from async_op.job.chain import Chain, Plan, cuts_of
 from async_op.job.committing import Committer, Part
 from async_op.job.counters import counts_of
@@ -35,6 +34,7 @@ from async_op.job.progress import JobProgress
 from async_op.job.reading import Reading
 from async_op.job.step import SOURCE
 from async_op.job.task_group import TaskGroup
+from async_op.job.waiting import connector, ended, to_the_end, told_if_long
 from async_op.statistics import JobState
 from async_op.threads.own_thread import on_own_thread
 from keygroups.ranges import check_parallelism

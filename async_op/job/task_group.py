@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from async_op.errors import as_exception
-from async_op.job.cancellation import ended, heard
+from async_op.job.waiting import ended, heard
 from async_op.threads.decimal_context import own_context
 
 _Result = TypeVar("_Result")

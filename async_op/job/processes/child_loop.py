@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from async_op.elements import Element
 from async_op.errors import as_exception
-from async_op.job.cancellation import ended
 from async_op.job.chain import Chain, Cuts, Plan, Section
 from async_op.job.channels import Inlet
 from async_op.job.committing import Contribution, Part, Written, write_parts
@@ -27,6 +26,7 @@ from async_op.job.processes import messages
 from async_op.job.processes.remote_channels import CreditedInlet, RemoteInlet, Sender
 from async_op.job.step import Step
 from async_op.job.task_group import TaskGroup
+from async_op.job.waiting import ended
 from async_op.operator.counters import Counted, milliseconds
 from async_op.resilience.lending import Allowance, Holdings
 from async_op.statistics import ResilienceStatistics

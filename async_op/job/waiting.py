@@ -82,7 +82,6 @@ def told_if_long(what: str) -> Iterator[None]:
         What is being done.
     """
     loop = asyncio.get_running_loop()
-
     timers: list[asyncio.TimerHandle] = []
 
     def tell_after(seconds: float, more: float) -> None:
