@@ -59,7 +59,10 @@ class Table:
         self.gate.count()
         rows = sorted((tuple(row) for row in batch.collect()), key=str)
         assert self.delivered().setdefault(epoch, rows) == rows
-        (self.folder / str(epoch)).write_bytes(pickle.dumps(rows))
+        # The client reads while this process writes, so an epoch has to be there whole.
+        written = self.folder.with_name(f"{self.folder.name} {epoch}")
+        written.write_bytes(pickle.dumps(rows))
+        written.replace(self.folder / str(epoch))
         failed = self.folder.with_name("failed")
         if epoch == self.fail_at and not failed.exists():
             failed.touch()
