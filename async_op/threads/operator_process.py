@@ -47,7 +47,8 @@ def end_process(status: int) -> NoReturn:
         tidying = threading.Thread(target=_tidy, args=(status == 0,), name="keygroups end", daemon=True)
         tidying.start()
         tidying.join(_TIDY_SECONDS)
-    _terminate_children()
+    with suppress(Exception):  # another thread may be starting or ending processes
+        _terminate_children()
     os._exit(status)
 
 
