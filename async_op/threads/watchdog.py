@@ -140,7 +140,8 @@ class _Watchdog:
         called = _stack(frame)[self._depth - 1 :]
         function = function_of(called)
         suspect, self._suspect = self._suspect, function and function.f_code
-        self.turn.is_due = suspect is not None and not self._has_answered
+        if suspect is not None and not self._has_answered:
+            self.turn.is_due = True  # until the answer, even if later looks find the loop between two calls
         if function is not None and suspect is function.f_code and suspect not in _found:
             _found[suspect] = _blocking(function)
             _tell(_found[suspect], frame, len(called))

@@ -234,6 +234,24 @@ async def test_between_calls_that_block_the_loop_has_its_turn(looks: list[bool],
     assert seen == set(range(8))
 
 
+async def test_a_turn_is_due_until_the_loop_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine, several looks find the loop's thread after the end of a call and before the next begins."""
+    function = sys._getframe()
+    found = iter([function, function, None, None, None])
+    monkeypatch.setattr(watchdog, "function_of", lambda called: next(found))
+    watched = watchdog._Watchdog(asyncio.get_running_loop())
+    watched._has_answered = False
+    due = []
+    for _ in range(5):
+        watched._look()
+        due.append(watched.turn.is_due)
+
+    assert due == [False, True, True, True, True]
+    watched._answer()
+    await asyncio.sleep(0)
+    assert not watched.turn.is_due
+
+
 async def test_what_waits_behind_the_answer_of_the_loop_has_its_turn_before_another_call() -> None:
     loop, order = asyncio.get_running_loop(), list[str]()
     watched = watchdog._Watchdog(loop)
