@@ -8,16 +8,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from async_op.connectors.errors import ConnectorInterrupted
+from async_op.epochs.long_waits import LongWait
 from async_op.errors import OperatorInterrupted
 from async_op.job.errors import ConnectorCancelled
 from keygroups.context_managers import contextmanager
 
 _Result = TypeVar("_Result")
 _log = logging.getLogger(__package__)
-
-LONG_SECONDS = 30.0
-"""The log says what a run waits for after this time, and again whenever the time has doubled."""
-
 
 @contextmanager
 def heard(what: str) -> Iterator[None]:
@@ -81,21 +78,21 @@ def told_if_long(what: str) -> Iterator[None]:
     what : str
         What is being done.
     """
-    loop = asyncio.get_running_loop()
-    timers: list[asyncio.TimerHandle] = []
+    loop, wait = asyncio.get_running_loop(), LongWait()
+    begun = loop.time()
 
-    def tell_after(seconds: float, more: float) -> None:
-        timers.append(loop.call_later(more, tell, seconds))
+    def look() -> None:
+        nonlocal timer
+        seconds = loop.time() - begun
+        if wait.is_to_be_told(seconds):
+            _log.warning("%s has taken %.0f s so far, and the job waits for it", what, seconds)
+        timer = loop.call_at(begun + wait.tell_at_seconds, look)
 
-    def tell(seconds: float) -> None:
-        _log.warning("%s has taken %.0f s so far, and the job waits for it", what, seconds)
-        tell_after(2 * seconds, seconds)
-
-    tell_after(LONG_SECONDS, LONG_SECONDS)
+    timer = loop.call_at(begun + wait.tell_at_seconds, look)
     try:
         yield
     finally:
-        timers[-1].cancel()
+        timer.cancel()
 
 
 async def to_the_end(work: asyncio.Future[_Result]) -> _Result:

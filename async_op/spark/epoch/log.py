@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 
+from async_op.epochs.long_waits import LongWait
 from async_op.hosting.messages import Status
 from async_op.spark.epoch.fleet import Fleet
 from async_op.spark.epoch.scaling import Scaling
@@ -31,9 +32,6 @@ _NO_NUMBERS = frozenset({"scaling", "hosts"})
 
 _LOOK_SECONDS = 3.0
 """Time between two looks. Most epochs end before the first one, so hosts are not asked and nothing is written."""
-
-LONG_SECONDS = 30.0
-"""The log says once of each epoch that takes longer what it waits for."""
 
 
 class EpochLog:
@@ -176,7 +174,7 @@ class EpochWatch:
                     return
                 self.under_way = found
                 self._note(found)
-            if look.is_long_for_the_first_time(found):
+            if look.wait.is_to_be_told(found.seconds):
                 _log.warning("%s: %s", self._store.operator_id, found)
 
     def _note(self, found: EpochUnderWay | None) -> None:
@@ -192,7 +190,7 @@ class _Look:
         self._parallelism = parallelism
         self._started = self._looked = started
         self._calls: int | None = None
-        self._was_long = False
+        self.wait = LongWait()
 
     def at(self, statuses: Sequence[Status], phase: Phase, now: float) -> EpochUnderWay:
         """Return what the statuses of the hosts say."""
@@ -213,9 +211,3 @@ class _Look:
             calls=calls,
             calls_per_second=round(rate, 1),
         )
-
-    def is_long_for_the_first_time(self, found: EpochUnderWay) -> bool:
-        if self._was_long or found.seconds < LONG_SECONDS:
-            return False
-        self._was_long = True
-        return True
