@@ -16,6 +16,7 @@ from keygroups.context_managers import contextmanager
 _Result = TypeVar("_Result")
 _log = logging.getLogger(__package__)
 
+
 @contextmanager
 def heard(what: str) -> Iterator[None]:
     """Turn a `CancelledError` that was not requested of this task into an error.

@@ -99,6 +99,7 @@ class Child:
         self._sign_of_life: asyncio.Future[Any] | None = None
         self.passing: Passing | None = None
         self._steps = ", ".join(steps)
+        self._starting: asyncio.Task[None] | None = None
         self._launched: Launched | None = None
         self._replies: dict[int, asyncio.Future[Any]] = {}
         self._requests = 0
@@ -112,14 +113,12 @@ class Child:
 
     async def start(self, launch: Launch, spec: ChildSpec) -> None:
         """Start the process, and wait until it serves."""
-        starting = asyncio.ensure_future(launch(replace(spec, number=self.number), self))
-        starting.add_done_callback(self._take_over)  # also if the caller has gone: it must be ended
-        await to_the_end(starting)
+        self._starting = asyncio.ensure_future(self._launch(launch, spec))
+        await to_the_end(self._starting)
         await self.heard.wait_until(self._ready.done)
 
-    def _take_over(self, starting: asyncio.Future[Launched]) -> None:
-        if not starting.cancelled() and starting.exception() is None:
-            self._launched = starting.result()
+    async def _launch(self, launch: Launch, spec: ChildSpec) -> None:
+        self._launched = await launch(replace(spec, number=self.number), self)
 
     @property
     def pid(self) -> int:
@@ -193,14 +192,14 @@ class Child:
         if failure is None:
             reply.set_result(outcome)
         else:
-            reply.set_exception(failure.raised())
+            reply.set_exception(failure.raised_in(self.number))
 
     def _take_report(self, name: str, what: Any) -> None:
         if name == "ready":
             self._ready.set_result(None)
             self.heard.wake()
         elif name == "failed":
-            self._fail_with(what.raised())
+            self._fail_with(what.raised_in(self.number))
         elif self.passing is not None:
             self.status = what
             self.passing.stands()
@@ -243,9 +242,11 @@ class Child:
     async def end(self) -> None:
         """End the process, and wait until it has ended."""
         self.is_ending = True
+        if self._starting is not None:
+            await asyncio.wait([self._starting])  # another child may have failed meanwhile
         if self._launched is None:
             return
-        if self.failure is None:
+        if self.failure is None and self._ready.done():
             self.ask("end")
             await asyncio.wait([self.gone], timeout=END_SECONDS)
         if not self.gone.done():

@@ -222,7 +222,7 @@ class ChildLoop:
             self._answer(number, outcome, None)
 
     def _answer(self, number: int, outcome: Any, error: BaseException | None) -> None:
-        failure = None if error is None else Failure.of(error, self._spec.number)
+        failure = None if error is None else Failure.of(error)
         self._connected.send(messages.REPLY, messages.dumped((number, outcome, failure)))
 
     def _report(self, name: str, what: Any) -> None:
@@ -230,7 +230,7 @@ class ChildLoop:
 
     def failed(self, error: BaseException) -> None:
         """Report to the parent what has failed."""
-        self._report("failed", Failure.of(error, self._spec.number))
+        self._report("failed", Failure.of(error))
 
     @property
     def _connected(self) -> messages.Link:
@@ -416,8 +416,6 @@ class Failure:
 
     Attributes
     ----------
-    child : int
-        The child that has failed.
     text : str
         The type and the message of the error.
     where : str
@@ -426,23 +424,22 @@ class Failure:
         The error, and its cause, which no pickle of an error has; None if it cannot be pickled, or there is none.
     """
 
-    child: int
     text: str
     where: str
     error: bytes | None
     cause: bytes | None
 
     @classmethod
-    def of(cls, error: BaseException, child: int) -> Failure:
+    def of(cls, error: BaseException) -> Failure:
         """Return the failure for an error of a child."""
-        return cls(child, described(error), _traceback_of(error), _pickled(error), _pickled(error.__cause__))
+        return cls(described(error), _traceback_of(error), _pickled(error), _pickled(error.__cause__))
 
-    def raised(self) -> Exception:
+    def raised_in(self, child: int) -> Exception:
         """Return the error for the parent to raise, with the place where the child has raised it, and its cause."""
         error = _unpickled(self.error)
         if error is None:
-            error = ChildFailed(self.child, self.text)
-        add_note(error, f"in child {self.child}:\n{self.where}")
+            error = ChildFailed(child, self.text)
+        add_note(error, f"in child {child}:\n{self.where}")
         BaseException.__setattr__(error, "__cause__", _unpickled(self.cause))  # also of a frozen dataclass
         return as_exception(error)
 

@@ -109,7 +109,7 @@ async def _live(connected: socket.socket, told: ChildInstructions) -> None:
     try:
         child = held.receiver = ChildLoop(_imported(told))
     except BaseException as error:
-        link.send(messages.REPORT, messages.dumped(("failed", Failure.of(error, 0))))
+        link.send(messages.REPORT, messages.dumped(("failed", Failure.of(error))))
         link.close()
         await asyncio.sleep(1)  # it has to be sent
         raise

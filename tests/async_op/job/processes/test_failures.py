@@ -71,8 +71,8 @@ STUBBORN = [
 
 
 def sent(error: BaseException) -> Exception:
-    failure: Failure = messages.loaded(messages.dumped(Failure.of(error, 2)))
-    return failure.raised()
+    failure: Failure = messages.loaded(messages.dumped(Failure.of(error)))
+    return failure.raised_in(2)
 
 
 @pytest.mark.parametrize("error", STUBBORN, ids=lambda error: type(error).__name__)
@@ -100,7 +100,7 @@ def test_the_cause_arrives() -> None:
 
 
 def test_the_traceback_of_a_huge_error_is_cut() -> None:
-    assert len(Failure.of(ValueError("x" * 10**7), 1).where) < TEXT_MAX + 50
+    assert len(Failure.of(ValueError("x" * 10**7)).where) < TEXT_MAX + 50
 
 
 def test_what_is_no_exception_becomes_one() -> None:

@@ -23,6 +23,8 @@ from async_op import ConnectorInterrupted, ElementFailed, Job, Step
 from async_op.job.errors import ChildLost, NotSendable
 from async_op.job.processes import child_handles
 from async_op.job.processes import launch as launching
+from async_op.job.processes.child_loop import ChildSpec
+from async_op.job.processes.messages import Receiver
 from async_op.job.progress import ChildProgress, JobProgress, line_of
 from async_op.metrics.jobs import job_families
 from async_op.resilience import Budget, Resilience
@@ -270,6 +272,31 @@ async def test_a_cancelled_run_leaves_no_process_behind(tmp_path: Path) -> None:
     assert have_ended(pids_of(job.progress()))
 
 
+async def test_a_child_that_is_being_started_when_another_one_fails_ends_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch, end = launching.launch, child_handles.Child.end
+    is_ending, started_late = asyncio.Event(), list[launching.StartedChild]()
+
+    async def launch_second(spec: ChildSpec, receiver: Receiver) -> launching.StartedChild:
+        if spec.number == 1:
+            raise MemoryError("no room for a process")
+        await is_ending.wait()
+        started_late.append(await launch(spec, receiver))
+        return started_late[0]
+
+    async def noted_end(child: child_handles.Child) -> None:
+        is_ending.set()
+        await end(child)
+
+    monkeypatch.setattr(launching, "launch", launch_second)
+    monkeypatch.setattr(child_handles.Child, "end", noted_end)
+    with pytest.raises(MemoryError, match="no room"):
+        await new_job(tmp_path / "snapshots", range(10), steps(), Kept()).run()
+
+    assert [have_ended([child.pid]) for child in started_late] == [True]
+
+
 @pytest.mark.parametrize("how", ["waits", "blocks"])
 def test_children_end_with_a_parent_that_is_killed(tmp_path: Path, how: str) -> None:
     parent, pids = started(tmp_path, how)
@@ -454,7 +481,7 @@ async def same(value): return value
 async def keep(values, epoch): pass
 
 try:
-    Job([1], same, keep, snapshots="snapshots", job_id="job", processes=1).run_sync()
+    Job([1], same, keep, snapshots="snapshots", job_id="job", processes=3).run_sync()
 except ProgramNotImported as error:
     print(error)
 """
@@ -480,10 +507,11 @@ def test_a_program_that_children_cannot_import_is_told_how_it_can_be(
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(Path.cwd())},
         input=PROGRAM,
-        stdout=subprocess.PIPE,
+        capture_output=True,
         text=True,
     )
     assert ended.returncode == 0
+    assert not re.search("Fatal error|was destroyed", ended.stderr), ended.stderr
     assert re.match(
         rf'a child process imports .* if __name__ == "__main__".*ended with {cause}', ended.stdout.replace("`", "")
     )
