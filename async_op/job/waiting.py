@@ -81,6 +81,7 @@ def told_if_long(what: str) -> Iterator[None]:
     """
     loop, wait = asyncio.get_running_loop(), LongWait()
     begun = loop.time()
+    timer: asyncio.TimerHandle
 
     def look() -> None:
         nonlocal timer
