@@ -85,7 +85,8 @@ def told_if_long(what: str) -> Iterator[None]:
 
     def look() -> None:
         nonlocal timer
-        seconds = loop.time() - begun
+        # A timer may fire a little too soon; set again for the same moment, it would do so for ever in virtual time.
+        seconds = max(loop.time() - begun, wait.tell_at_seconds)
         if wait.is_to_be_told(seconds):
             _log.warning("%s has taken %.0f s so far, and the job waits for it", what, seconds)
         timer = loop.call_at(begun + wait.tell_at_seconds, look)

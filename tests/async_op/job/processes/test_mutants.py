@@ -124,6 +124,17 @@ def a_silence_is_not_noticed(patch: Patch) -> None:
     patch.setattr(child_handles.Child, "look", lambda child: None)
 
 
+def a_start_outlives_the_end(patch: Patch) -> None:
+    """The end of the children does not wait for one that is being started."""
+    end = child_handles.Child.end
+
+    async def mutant(self: child_handles.Child) -> None:
+        if self._launched is not None:
+            await end(self)
+
+    patch.setattr(child_handles.Child, "end", mutant)
+
+
 def letters_of_the_source_are_dropped(patch: Patch) -> None:
     """The dead letters of the source, which the parent has, are in no part."""
     written = child_loop._written
@@ -146,7 +157,7 @@ def _without_flush(method: Callable[..., Any]) -> Callable[..., Any]:
 MUTANTS = [
     (without_channel_state, 8),
     (channel_state_is_not_delivered, 0),
-    (channel_state_ends_too_late, 30),
+    (channel_state_ends_too_late, 607),
     (the_mark_overtakes_elements, 8),
     (the_cut_overtakes_elements, 4),
     (the_answer_overtakes_elements, 69),
@@ -154,8 +165,9 @@ MUTANTS = [
     (credits_are_not_returned, 0),
     (ids_are_made_up_on_the_way, 0),
     (a_final_cut_is_like_others, 0),
-    (a_death_is_not_noticed, 27),
+    (a_death_is_not_noticed, 13),
     (a_silence_is_not_noticed, 25),
+    (a_start_outlives_the_end, 25),
     (letters_of_the_source_are_dropped, 0),
 ]
 _OTHER_SEEDS = 60

@@ -15,6 +15,7 @@ from async_op.job.processes import launch as launching
 from async_op.job.processes import remote_channels
 from async_op.job.processes.child_loop import ChildLoop, ChildSpec
 from async_op.job.processes.messages import Receiver
+from tests.async_op.job.simulation.world import Fault
 
 FLUSH_SECONDS = 0.05
 """So long that cuts often find elements that have not been sent."""
@@ -122,10 +123,14 @@ class SimulatedChild:
 
 @contextmanager
 def simulated(draw: random.Random, dies: Callable[[], int | None]) -> Iterator[None]:
-    """Have jobs start such children; `dies` says after how many frames the next one dies."""
+    """Have jobs start such children; `dies` says after how many frames the next one dies, and 0 that it never lives."""
 
     async def launch(spec: ChildSpec, receiver: Receiver) -> Any:
-        return SimulatedChild(spec, receiver, draw, dies())
+        lifetime = dies()
+        await asyncio.sleep(draw.choice([0.0, 0.0, 0.5]) * draw.random())
+        if lifetime == 0:
+            raise Fault("no room for a process")
+        return SimulatedChild(spec, receiver, draw, lifetime)
 
     with (
         mock.patch.object(launching, "launch", launch),

@@ -87,11 +87,11 @@ class World:
         return self.failures < self.scenario.failures and self.draw_failures.random() < 0.1
 
     def lifetime(self) -> int | None:
-        """Return after how many frames the next child dies; None for never."""
+        """Return after how many frames the next child dies; 0 if it cannot be started, None for never."""
         if not self.may_lose_a_child or self.draw_children.random() < 0.5:
             return None
         self.may_lose_a_child = False  # a run loses one at most, because it may restart
-        return self.draw_children.choice([self.draw_children.randint(1, 30), self.draw_children.randint(1, 400)])
+        return self.draw_children.choice([0, self.draw_children.randint(1, 30), self.draw_children.randint(1, 400)])
 
     def crash_point(self, place: str) -> None:
         """Be killed here, perhaps; a run is killed once at most."""
