@@ -19,11 +19,12 @@ from snapshots.format.manifest import DataFile, manifest_name
 from snapshots.format.manifest_head import Head
 from snapshots.testing import FolderWrapper
 from snapshots.testing.wrappers import Operation
+from tests.examples import scaled
 from tests.snapshot_kit import new_store, part, parts, record, restored
 from tests.snapshots.format.damage import KINDS, SEED, Damaged, check_refused, content, written
 
-FLIPS_IN_PAGES = 100
-FLIPS_IN_THE_FOOTER = 40
+FLIPS_IN_PAGES = scaled(100)
+FLIPS_IN_THE_FOOTER = scaled(40)
 
 
 def check_found(damaged: Damaged) -> None:

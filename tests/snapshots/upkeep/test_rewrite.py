@@ -76,6 +76,7 @@ class TestContent:
             assert (after.source_position, after.in_flight_count) == ({"batch": 8}, before.in_flight_count)
         assert content(before) == expected
 
+    @pytest.mark.thorough
     def test_128_to_4096_to_1000_and_back_restores_at_any_parallelism(self, filled: SnapshotStore) -> None:
         first = filled.load(1)
         expected, in_flight = content(first), elements(first)

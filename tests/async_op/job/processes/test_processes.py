@@ -417,6 +417,7 @@ def test_children_log_with_the_levels_of_their_parent_if_it_has_set_up_logging(t
     assert all(re.fullmatch(r".* INFO tests\.steps: element \d", line) for line in logged)
 
 
+@pytest.mark.thorough
 def test_children_of_a_program_with_a_debugger_run_though_nobody_attaches(tmp_path: Path) -> None:
     pytest.importorskip("debugpy")
     program = (
