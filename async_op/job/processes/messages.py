@@ -31,12 +31,12 @@ PARENT = 0
 _A_SENT_VALUE = "the value of an element"
 
 _PICKLED_EXACTLY = frozenset(
-    {
-        *(Decimal, uuid.UUID, dt.date, dt.time, dt.datetime, dt.timedelta, dt.timezone, RefusedValue),
-        *(FunctionType, BuiltinFunctionType),  # a pickle names them to say how to make the other values
-    }
+    (Decimal, uuid.UUID, dt.date, dt.time, dt.datetime, dt.timedelta, dt.timezone, RefusedValue, FunctionType)
 )
 """Types beside built-in containers, numbers and text whose values a pickle gives back unchanged."""
+
+_KINDS_PICKLED_EXACTLY = np.generic | np.dtype | type | BuiltinFunctionType
+"""The same, with subclasses. A pickle names functions to say how to make the other values."""
 
 _ZONE_INFO = ("zoneinfo", "ZoneInfo")
 """Another such type, of a module that takes 5 ms to load."""
@@ -118,7 +118,7 @@ class _Pickler(pickle.Pickler):
         if has_codec(kind):
             return _decoded, (kind, pack(value, _A_SENT_VALUE))
         is_zone = (kind.__module__, kind.__qualname__) == _ZONE_INFO
-        self.has_others |= not (is_zone or isinstance(value, np.generic | np.dtype | type))
+        self.has_others |= not (is_zone or isinstance(value, _KINDS_PICKLED_EXACTLY))
         return NotImplemented
 
 
