@@ -17,16 +17,16 @@ class LongWait:
     Examples
     --------
     >>> wait = LongWait()
-    >>> [wait.is_to_be_told(seconds) for seconds in (29, 31, 50, 63)]
-    [False, True, False, True]
+    >>> wait.tell_at_seconds
+    30.0
+    >>> wait.told(31.5)
+    >>> wait.tell_at_seconds
+    63.0
     """
 
     def __init__(self) -> None:
         self.tell_at_seconds = LONG_SECONDS
 
-    def is_to_be_told(self, seconds: float) -> bool:
-        """Return whether the log is to tell of the wait, which has lasted for so long."""
-        if seconds < self.tell_at_seconds:
-            return False
+    def told(self, seconds: float) -> None:
+        """Note that the log has told of the wait when it had lasted for so long."""
         self.tell_at_seconds = 2 * seconds
-        return True

@@ -83,15 +83,14 @@ def told_if_long(what: str) -> Iterator[None]:
     begun = loop.time()
     timer: asyncio.TimerHandle
 
-    def look() -> None:
+    def tell() -> None:
         nonlocal timer
-        # A timer may fire a little too soon; set again for the same moment, it would do so for ever in virtual time.
-        seconds = max(loop.time() - begun, wait.tell_at_seconds)
-        if wait.is_to_be_told(seconds):
-            _log.warning("%s has taken %.0f s so far, and the job waits for it", what, seconds)
-        timer = loop.call_at(begun + wait.tell_at_seconds, look)
+        seconds = loop.time() - begun
+        _log.warning("%s has taken %.0f s so far, and the job waits for it", what, seconds)
+        wait.told(seconds)
+        timer = loop.call_at(begun + wait.tell_at_seconds, tell)
 
-    timer = loop.call_at(begun + wait.tell_at_seconds, look)
+    timer = loop.call_at(begun + wait.tell_at_seconds, tell)
     try:
         yield
     finally:

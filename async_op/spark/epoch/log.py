@@ -174,8 +174,9 @@ class EpochWatch:
                     return
                 self.under_way = found
                 self._note(found)
-            if look.wait.is_to_be_told(found.seconds):
+            if found.seconds >= look.wait.tell_at_seconds:
                 _log.warning("%s: %s", self._store.operator_id, found)
+                look.wait.told(found.seconds)
 
     def _note(self, found: EpochUnderWay | None) -> None:
         with suppress(OSError):  # what fails here fails the commit, too, and is told there
