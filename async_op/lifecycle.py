@@ -119,8 +119,7 @@ class Lifecycle:
     def opening(self) -> Iterator[None]:
         """Surround the code that opens the operator; if `interrupt_opening` cancels it, this raises `OperatorClosed`.
 
-        The cancellation works as in `asyncio.timeout`, in the caller's own task. So whatever the function opens
-        belongs to the caller's task and context.
+        The cancellation works as in `asyncio.timeout`, in the caller's own task.
         """
         if self.state is not State.NEW:
             if self.state is not State.CLOSED:

@@ -10,7 +10,15 @@ from typing import Any, TypeAlias
 from async_op.call_costs import CallRefused
 from async_op.durations import check_delay
 from async_op.errors import RetryAfter
-from keygroups.arguments import Duration, check_callable, check_duration, check_flag, check_integer, check_number
+from keygroups.arguments import (
+    Duration,
+    awaited_by_nobody,
+    check_callable,
+    check_duration,
+    check_flag,
+    check_integer,
+    check_number,
+)
 from keygroups.errors import ConfigError
 from keygroups.representation import representation
 from keygroups.safe_text import errors_in
@@ -19,14 +27,17 @@ RetryOn: TypeAlias = type[BaseException] | tuple[type[BaseException], ...] | Cal
 RetryIfResult: TypeAlias = Callable[[Sequence[Any]], bool]
 
 
-def is_meant(errors: RetryOn | None, error: BaseException) -> bool:
-    """Return whether an error matches `errors`, a group if any error in it does; without `errors`, every error does."""
+def is_meant(name: str, errors: RetryOn | None, error: BaseException) -> bool:
+    """Return whether an error matches `errors`, the argument `name`; a group does if any error in it does.
+
+    Without `errors`, every error does.
+    """
     if errors is None:
         return True
     if isinstance(errors, type | tuple):
         return isinstance(error, errors) or any(isinstance(one, errors) for one in errors_in(error))
     # Not `map`: a StopIteration that the predicate raises would look like the end of the errors.
-    return any(errors(one) for one in errors_in(error))
+    return any(awaited_by_nobody(name, errors(one)) for one in errors_in(error))
 
 
 def seconds_asked(error: BaseException) -> float | None:
@@ -109,13 +120,14 @@ class RetryPolicy(ABC):
         seconds = seconds_asked(error)
         if seconds is not None:
             return seconds
-        return self.delay_after(attempt) if is_meant(self._retry_on, error) else None
+        return self.delay_after(attempt) if is_meant("retry_on", self._retry_on, error) else None
 
     def delay_after_result(self, attempt: int, outputs: Sequence[Any]) -> float | None:
         """Return the seconds until the next attempt, or None if the result is final."""
-        if self._retry_if_result is None or attempt >= self.max_attempts or not self._retry_if_result(outputs):
+        if self._retry_if_result is None or attempt >= self.max_attempts:
             return None
-        return self.delay_after(attempt)
+        is_repeated = awaited_by_nobody("retry_if_result", self._retry_if_result(outputs))
+        return self.delay_after(attempt) if is_repeated else None
 
 
 def checked_delay(policy: RetryPolicy, attempt: int, delay: float | None) -> float | None:

@@ -10,9 +10,12 @@ import operator
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
-from typing import Any, TypeAlias, cast
+from types import CodeType
+from typing import Any, TypeAlias, TypeVar, cast
 
 from keygroups.errors import ConfigError
+
+_T = TypeVar("_T")
 
 _PAIR = 2
 
@@ -231,7 +234,7 @@ def check_callable(
     """
     if not callable(value):
         raise ConfigError(name, value, f"pass a callable, not {_kind(value)}; {reason}")
-    if not iterated and inspect.isgeneratorfunction(run_by(value)):
+    if not iterated and inspect.isgeneratorfunction(run_by(value)) and not is_coroutine_function(value):
         raise ConfigError(name, value, f"it is called and not iterated over: use `return` instead of `yield`; {reason}")
     if awaited and inspect.isasyncgenfunction(run_by(value)):
         raise ConfigError(name, value, f"it is called and not iterated over: use `await` instead of `yield`; {reason}")
@@ -271,8 +274,42 @@ def own_signature(call: Any) -> inspect.Signature | None:
 
 def is_asynchronous(call: Any) -> bool:
     """Return whether a call returns a coroutine or an async generator; looks through `partial` and `__call__`."""
+    return is_coroutine_function(call) or inspect.isasyncgenfunction(run_by(call))
+
+
+def is_coroutine_function(call: Any) -> bool:
+    """Return whether a call returns a coroutine: also of `AsyncMock`, and of what `types.coroutine` has made."""
     run = run_by(call)
-    return inspect.iscoroutinefunction(run) or inspect.isasyncgenfunction(run)
+    if inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(run):
+        return True
+    return inspect.isgeneratorfunction(run) and bool(_code_of(run).co_flags & inspect.CO_ITERABLE_COROUTINE)
+
+
+def _code_of(run: Any) -> CodeType:
+    code: CodeType = getattr(run, "__func__", run).__code__
+    return code
+
+
+def awaited_by_nobody(name: str, returned: _T) -> _T:
+    """Return what a callable has returned; call it on what `check_callable` has checked, which sees no deeper.
+
+    A decorator or a lambda may hide a coroutine function, whose work would be left out in silence.
+
+    Raises
+    ------
+    ConfigError
+        It would have to be awaited.
+
+    Examples
+    --------
+    >>> awaited_by_nobody("sink", None)
+    """
+    if inspect.isawaitable(returned):
+        if inspect.iscoroutine(returned):
+            returned.close()
+        reason = "it returns something that is not awaited here: use `def`, and do the work before it returns"
+        raise ConfigError(name, f"<{type(returned).__name__}>", reason)
+    return returned
 
 
 def run_by(call: Any) -> Any:

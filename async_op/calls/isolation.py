@@ -28,8 +28,8 @@ class CallContexts:
     """The context variables that the calls of an operator see. Only the thread of the event loop may call it.
 
     The operator has a context of its own, a copy of the context in which it was opened. `open` and `close` of the
-    function run there. Each call gets a copy of it as it was when `open` had returned, so a call sees what the program
-    and `open` have set, and no other call sees what it sets itself.
+    function run there, in one task. Each call gets a copy of it as it was when `open` had returned, so a call sees what
+    the program and `open` have set, and no other call sees what it sets itself.
 
     Attributes
     ----------
@@ -44,16 +44,14 @@ class CallContexts:
         self.base: Context = self._home.copy()
         self._decimals: decimal.Context | None = None
 
-    async def open(self, opening: Coroutine[Any, Any, _T]) -> _T:
-        """Await the function's `open` in the operator's context; calls see what it has set."""
-        try:
-            return await in_context(self._home, opening)
-        finally:
-            self.base, self._decimals = with_own_decimals(self._home)
+    def at_home(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a coroutine that opens and closes the function in a task of its own, in the operator's context."""
+        # Not through the loop's task factory: an eager factory would run the task before its owner knows about it.
+        return asyncio.Task(coroutine, loop=asyncio.get_running_loop(), name="keygroups function", context=self._home)
 
-    async def close(self, closing: Coroutine[Any, Any, _T]) -> _T:
-        """Await the function's `close` in the operator's context, in which `open` has run."""
-        return await in_context(self._home, closing)
+    def opened(self) -> None:
+        """Let calls see what the function's `open` has set."""
+        self.base, self._decimals = with_own_decimals(self._home)
 
     @property
     def are_costly(self) -> bool:
@@ -94,8 +92,7 @@ class CallContexts:
 def in_context(context: Context, awaited: Coroutine[Any, Any, _T]) -> Generator[Any, Any, _T]:
     """Await a coroutine each step of which runs in another context, but in the same task.
 
-    A task of its own would be another one to whatever belongs to a task, such as a cancel scope that `open` enters and
-    `close` leaves; it would also cost several times as much.
+    A task of its own would cost several times as much.
     """
     run = context.run
     step: Callable[[Any], Any] = awaited.send

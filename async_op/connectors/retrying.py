@@ -92,7 +92,7 @@ class Attempts:
         named = None if policy is None else policy.retry_on
         # A connector with a task group raises an exception group of what its tasks have raised.
         may_pass = all(isinstance(one, RetryAfter) or self.may_pass(one) for one in errors_in(error))
-        if not (may_pass or (named is not None and is_meant(named, error))):
+        if not (may_pass or (named is not None and is_meant("retry_on", named, error))):
             add_note(error, f"{self._what} raised this")
             raise error
         reason = f"{type(error).__name__}: {text_of(error)}"

@@ -11,7 +11,15 @@ from typing import Any, Concatenate, Generic, Literal, TypeAlias, TypeVar, get_a
 from async_op.durations import check_delay
 from async_op.functions.base import AsyncBatchFunction, AsyncFunction, BlockingFunction, CallbackFunction, Function
 from async_op.functions.context import InvocationContext
-from keygroups.arguments import check_choice, check_count, is_asynchronous, own_signature, refusing_signature, run_by
+from keygroups.arguments import (
+    check_choice,
+    check_count,
+    is_asynchronous,
+    is_coroutine_function,
+    own_signature,
+    refusing_signature,
+    run_by,
+)
 from keygroups.descriptors import OperatorStateDescriptor, StateDescriptor
 from keygroups.errors import ConfigError
 from keygroups.state.timers import TIMER_STATES
@@ -219,10 +227,9 @@ def _plain(
 def _kind_of(call: PlainFunction, on: On) -> type[_PlainKind]:
     if on == "thread" and is_asynchronous(call):
         raise ConfigError("on", on, "a coroutine function runs on the event loop: leave it out")
-    run = run_by(call)
-    if inspect.isasyncgenfunction(run):
+    if inspect.isasyncgenfunction(run_by(call)):
         return AsyncGeneratorOutputs
-    if inspect.iscoroutinefunction(run):
+    if is_coroutine_function(call):
         return CoroutineOutput
     return LoopOutputs if on == "loop" else ThreadOutputs
 

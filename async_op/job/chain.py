@@ -23,6 +23,7 @@ from async_op.job.operators import Merge, Owner, StepOperator, StepSubtask
 from async_op.job.outputs import Collector, EpochOutputs
 from async_op.job.routing import Route
 from async_op.job.step import Step
+from async_op.job.waiting import side_by_side
 from async_op.operator.counters import Counted
 from async_op.operator.subtask_info import SubtaskInfo
 from async_op.options import OperatorOptions
@@ -218,10 +219,17 @@ class Chain:
         for index in self._section.own:
             receiver = self._outputs if following is None else self._ways[following][index]
             subtasks.append(self._new_subtask(name, index, receiver, merge))
-        for index, subtask in zip(self._section.own, subtasks, strict=True):
-            await subtask.open(self._share(name, index, snapshot))
-            if following is not None and subtask.operator.watermark is not None:
-                self._ways[following][index].put_watermark(subtask.operator.watermark)
+        # One after the other, functions that connect in `open` would make a rescale as long as all of them together.
+        await side_by_side(
+            self._open_subtask(subtask, None if following is None else self._ways[following][index], share)
+            for index, subtask in zip(self._section.own, subtasks, strict=True)
+            for share in [self._share(name, index, snapshot)]
+        )
+
+    async def _open_subtask(self, subtask: StepSubtask, outlet: Outlet | None, share: SubtaskRestore | None) -> None:
+        await subtask.open(share)
+        if outlet is not None and subtask.operator.watermark is not None:
+            outlet.put_watermark(subtask.operator.watermark)
 
     def _new_subtask(self, name: str, index: int, receiver: Any, merge: Merge | None) -> StepSubtask:
         options = self._plan.steps[name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from typing import Any, TypeVar
 
 from async_op.connectors.errors import ConnectorInterrupted
@@ -113,3 +113,12 @@ async def ended(tasks: Iterable[asyncio.Future[Any]]) -> None:
     for task in (waiting := list(tasks)):
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def side_by_side(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Await coroutines at the same time; the first failure cancels the others, and is raised when they have ended."""
+    tasks = [asyncio.get_running_loop().create_task(one) for one in work]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        await ended(tasks)

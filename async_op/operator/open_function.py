@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable, Iterator
 
 from async_op.calls.isolation import CallContexts
 from async_op.cancellation import closed_in_time
-from async_op.errors import as_exception
+from async_op.errors import OperatorInterrupted, as_exception
 from async_op.functions.base import Function
 from async_op.functions.plain import name_of
 from async_op.functions.shared_resources import Leases
+from async_op.lifecycle import Lifecycle
 from keygroups.context_managers import contextmanager
 from keygroups.safe_text import add_note
 
@@ -21,10 +22,15 @@ _log = logging.getLogger(__package__)
 class OpenFunction:
     """Opens and closes a function, and releases the resources that it shares. Only the event loop's thread may call it.
 
+    `open` and `close` of the function run in one task, which is neither the opener's nor the closer's: a task group or
+    a cancel scope, as in the clients of many services, can only be left in the task that has entered it.
+
     Parameters
     ----------
     function : Function
         The function.
+    lifecycle : Lifecycle
+        Ended if what the function has opened breaks.
 
     Attributes
     ----------
@@ -34,39 +40,99 @@ class OpenFunction:
         What the function's `open` has raised.
     """
 
-    __slots__ = ("_contexts", "_function", "_leases", "failure", "is_open")
+    __slots__ = ("_closing", "_function", "_home", "_leases", "_lifecycle", "_raised_by_close", "failure", "is_open")
 
-    def __init__(self, function: Function) -> None:
+    def __init__(self, function: Function, lifecycle: Lifecycle) -> None:
         self._function = function
+        self._lifecycle = lifecycle
         self._leases = Leases()
-        self._contexts: CallContexts | None = None
+        self._home: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
+        self._raised_by_close: BaseException | None = None
         self.is_open = False
         self.failure: BaseException | None = None
 
     async def open(self, begin: Callable[[], Awaitable[None]], contexts: CallContexts) -> None:
         """Await `begin`, which opens the function; what it shares then belongs to the function."""
-        self.is_open, self._contexts = True, contexts
-        await contexts.open(self._open(begin))
+        opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._home = contexts.at_home(self._live(begin, contexts, opened))
+        await self._until(opened, self._home)
+        if self.failure is not None:
+            raise self.failure
 
     async def close(self) -> None:
         """Close the function, if it is open, and then release what it shares; may be called again."""
+        home, self._home = self._home, None
         try:
-            if self.is_open:
-                self.is_open = False
-                assert self._contexts is not None, "`open` has set it"
-                with _named(self._function, "close"):
-                    closing = self._contexts.close(self._function.close())
-                    await closed_in_time(f"close() of {name_of(self._function)}", closing)
+            if home is not None:
+                self._closing.set()
+                await self._until(home, home)
+                if self._raised_by_close is not None:
+                    raise self._raised_by_close
         finally:
             await self._leases.release()
 
-    async def _open(self, begin: Callable[[], Awaitable[None]]) -> None:
-        with self._leases.collecting(), _named(self._function, "open"):
+    @staticmethod
+    async def _until(done: asyncio.Future[None], home: asyncio.Task[None]) -> None:
+        """Wait for the function's task; a cancellation is handed on to it, and raised when it has had its effect."""
+        cancelled = None
+        while not (done.done() or home.done()):
             try:
+                await asyncio.wait({done, home}, return_when=asyncio.FIRST_COMPLETED)
+            except asyncio.CancelledError as error:
+                cancelled = error
+                if not done.done():
+                    home.cancel()
+        if cancelled is not None:
+            try:
+                raise cancelled
+            finally:
+                del cancelled  # it refers to this frame
+
+    async def _live(
+        self,
+        begin: Callable[[], Awaitable[None]],
+        contexts: CallContexts,
+        opened: asyncio.Future[None],
+    ) -> None:
+        self.is_open = True
+        try:
+            with self._leases.collecting(), _named(self._function, "open"):
                 await begin()
-            except BaseException as error:
-                self.failure = error
-                raise
+        except BaseException as error:  # noqa: BLE001 - the opener raises it
+            self.failure = error
+            _forget_cancellations()
+        contexts.opened()
+        opened.set_result(None)
+        try:
+            await self._closing.wait()
+        except asyncio.CancelledError as error:
+            self._break(await self._close() or error)
+        else:
+            self._raised_by_close = await self._close()
+
+    async def _close(self) -> BaseException | None:
+        """Close the function, and return what that raises: `KeyboardInterrupt`, raised here, would end the loop."""
+        self.is_open = False
+        try:
+            with _named(self._function, "close"):
+                await closed_in_time(f"close() of {name_of(self._function)}", self._function.close())
+        except BaseException as error:  # noqa: BLE001 - who closes raises it
+            return error
+        return None
+
+    def _break(self, error: BaseException) -> None:
+        """End the operator: a task group that `open` has entered cancels its task when another task in it fails."""
+        failure = OperatorInterrupted(error)
+        failure.__cause__ = error
+        self._lifecycle.fail(failure)
+
+
+def _forget_cancellations() -> None:
+    """Let the function's `close` run as in a task that was never cancelled: task groups in it would end it again."""
+    task = asyncio.current_task()
+    while task is not None and task.uncancel():
+        pass
 
 
 @contextmanager

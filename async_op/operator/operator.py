@@ -195,7 +195,7 @@ class AsyncWaitOperator:
         self._waiters = Waiters()
         self._state = OwnedState(options.state_backend)
         self._parts: Parts | None = None
-        self._function = OpenFunction(options.function)
+        self._function = OpenFunction(options.function, lifecycle)
         self._executor: OperatorExecutor | None = None
         self._closing = asyncio.Lock()
 

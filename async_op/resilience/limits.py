@@ -507,7 +507,7 @@ class Limits:
             # Before anything of this call is given back, with which the next one would begin.
             if self.hold is not None and (seconds := seconds_asked(error)) is not None:
                 self.hold(seconds)
-            failed = is_meant(self._settings.failure_on, error)
+            failed = is_meant("failure_on", self._settings.failure_on, error)
             raise
         finally:
             self._running -= 1

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
+import types
 from collections.abc import Callable
 from datetime import timedelta
 from fractions import Fraction
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +37,7 @@ from keygroups import (
     subtask_of,
 )
 from keygroups.arguments import (
+    awaited_by_nobody,
     check_callable,
     check_duration,
     check_integer,
@@ -277,7 +281,15 @@ class Calling:
         pass
 
 
-@pytest.mark.parametrize("call", [asynchronous, generating, partial(partial(asynchronous, 1), 2), Calling()])
+@types.coroutine
+def generator_based(*_: Any) -> Any:
+    yield
+
+
+UNAWAITED = [asynchronous, generating, partial(partial(asynchronous, 1), 2), Calling(), AsyncMock(), generator_based]
+
+
+@pytest.mark.parametrize("call", UNAWAITED)
 def test_a_call_that_nobody_awaits_is_no_coroutine_function(call: Any) -> None:
     with pytest.raises(ConfigError, match="use `def` in place of `async def`"):
         check_callable("call", call, 1, reason="")
@@ -288,6 +300,20 @@ def test_a_call_that_is_awaited_is_no_generator(call: Any) -> None:
     with pytest.raises(ConfigError, match="use `await` instead of `yield`"):
         check_callable("call", call, 1, reason="", awaited=True)
     check_callable("call", asynchronous, 1, reason="", awaited=True)
+
+
+async def test_what_a_call_returns_is_awaited_by_somebody() -> None:
+    """A decorator hides that `call` is a coroutine function."""
+
+    def call() -> Any:
+        return asynchronous()
+
+    check_callable("call", call, 0, reason="")
+    with pytest.raises(ConfigError, match="call='<coroutine>': it returns something that is not awaited here"):
+        awaited_by_nobody("call", call())
+    with pytest.raises(ConfigError, match="call='<Future>'"):
+        awaited_by_nobody("call", asyncio.get_running_loop().create_future())
+    assert awaited_by_nobody("call", 5) == 5
 
 
 @pytest.mark.parametrize(("value", "named"), [(5, "a value of type int"), (None, "a value of type NoneType")])

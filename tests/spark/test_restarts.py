@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from async_op import RestartPolicy
 from async_op.spark import AsyncPipeline, run_with_restarts
+from async_op.spark.epoch.delivery import IntoSink
 from keygroups import ConfigError
 from snapshots import SnapshotStore, WriterFenced
 
@@ -54,6 +56,22 @@ def test_a_start_that_runs_to_the_end_itself_has_no_query_to_wait_for() -> None:
 
     run_with_restarts(run, RestartPolicy(3, 2.0, 60.0), sleep=pauses.append)
     assert sum(pauses) == 2.0
+
+
+async def later() -> None:
+    raise AssertionError("nobody awaits it")
+
+
+def test_a_start_whose_work_nobody_awaits_is_refused() -> None:
+    with pytest.raises(ConfigError, match="start='<coroutine>': it returns something that is not awaited here"):
+        run_with_restarts(lambda: later(), RestartPolicy(1))  # type: ignore[arg-type, return-value]
+
+
+def test_a_sink_whose_work_nobody_awaits_is_refused() -> None:
+    ref: Any = SimpleNamespace(epoch=1)
+    frame: Any = None
+    with pytest.raises(ConfigError, match="sink='<coroutine>': it returns something that is not awaited here"):
+        IntoSink(lambda frame, epoch: later())(frame, ref)
 
 
 def test_a_failure_after_a_stop_is_raised_without_a_restart() -> None:

@@ -8,11 +8,13 @@ import pytest
 
 from async_op import (
     AsyncTimeoutError,
+    CircuitBreaker,
     DeadLetter,
     ElementFailed,
     FixedDelayRetry,
     InvalidFunctionResult,
     Record,
+    Resilience,
     Watermark,
 )
 from keygroups import ConfigError, ValueState
@@ -176,3 +178,30 @@ async def test_to_fail_is_the_default() -> None:
 def test_a_policy_that_can_never_work_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="on_error|dead_letters"):
         Bench(Service(), **options)
+
+
+async def later(_: Any) -> bool:
+    raise AssertionError("nobody awaits it")
+
+
+HIDDEN: dict[str, dict[str, Any]] = {
+    "dead_letters": {"on_error": "dead_letter", "dead_letters": lambda letter: later(letter)},
+    "retry_on": {"retry": FixedDelayRetry(2, 0, retry_on=lambda error: later(error))},  # type: ignore[arg-type]
+    "retry_if_result": {"retry": FixedDelayRetry(2, 0, retry_if_result=lambda outputs: later(outputs))},  # type: ignore[arg-type]
+    "failure_on": {
+        "resilience": Resilience(circuit_breaker=CircuitBreaker(), failure_on=lambda error: later(error))  # type: ignore[arg-type]
+    },
+}
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+async def test_what_nobody_would_await_is_not_taken_for_done_or_for_true(name: str) -> None:
+    def call(value: int) -> list[int]:
+        if name == "retry_if_result":
+            return [value]
+        raise ValueError("no")
+
+    async with opened(Instant(call), **HIDDEN[name]) as bench:
+        await bench.feed(1)
+        with pytest.raises((ConfigError, ElementFailed), match=f"{name}='<coroutine>': it returns something"):
+            await bench.operator.finish()

@@ -6,8 +6,10 @@ import asyncio
 import functools
 import math
 import threading
+import types
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -68,6 +70,12 @@ class Counting:
         return value
 
 
+@types.coroutine
+def generator_based(value: Any) -> Any:
+    yield from asyncio.sleep(0).__await__()
+    return value
+
+
 async def scaled(factor: int, value: int) -> int:
     return factor * value
 
@@ -98,6 +106,8 @@ KINDS: list[tuple[str, Any, list[Any], bool]] = [
     ("instance that is awaited", Calling(), ONE, True),
     ("instance that yields", Yielding(), BOTH_SIGNS, True),
     ("partial instance", functools.partial(Calling()), ONE, True),
+    ("generator-based coroutine", generator_based, ONE, True),
+    ("mock that is awaited", AsyncMock(side_effect=coroutine), ONE, True),
 ]
 
 

@@ -368,11 +368,11 @@ async def test_each_event_loop_has_its_own() -> None:
         assert here.log == ["made"]
 
 
-async def test_an_unreleased_resource_is_closed_with_the_loop() -> None:
+async def test_an_operator_that_nobody_closes_is_closed_with_the_loop() -> None:
     log: list[str] = []
 
     async def leave_open() -> None:
         await operator_of(Asking(lambda: Client(log))).open()
 
     await asyncio.to_thread(lambda: asyncio.run(leave_open()))
-    assert log == ["made", "closed"]
+    assert log == ["made", "function closed", "closed"]

@@ -80,7 +80,7 @@ RULES: dict[str, tuple[Mutant, ...]] = {
     ),
     "A position advances with its element": (Mutant(mutants.positions_run_ahead, 12),),
     "Positions are distributed at a start, and new partitions when they are found": (
-        Mutant(mutants.positions_stay_where_they_were, 37),
+        Mutant(mutants.positions_stay_where_they_were, 38),
         Mutant(
             mutants.all_partitions_to_the_first_subtask,
             Case(f"{_JOB}/test_rules.py", "test_new_partitions_go_to_the_emptiest_subtasks"),
@@ -111,7 +111,7 @@ RULES: dict[str, tuple[Mutant, ...]] = {
         Mutant(mutants.files_are_not_compared, 40),
     ),
     "An output that the sink refuses ends the job, is left out or becomes a dead letter, once": (
-        Mutant(mutants.refusals_are_not_noted, 40),
+        Mutant(mutants.refusals_are_not_noted, 58),
         Mutant(mutants.notes_of_another_epoch_count, 0),
         Mutant(mutants.an_index_counts_what_is_left, 20),
         Mutant(mutants.refused_outputs_have_no_dead_letters, 0),

@@ -157,7 +157,7 @@ def _without_flush(method: Callable[..., Any]) -> Callable[..., Any]:
 MUTANTS = [
     (without_channel_state, 8),
     (channel_state_is_not_delivered, 0),
-    (channel_state_ends_too_late, 607),
+    (channel_state_ends_too_late, 1454),
     (the_mark_overtakes_elements, 8),
     (the_cut_overtakes_elements, 4),
     (the_answer_overtakes_elements, 69),
@@ -165,9 +165,9 @@ MUTANTS = [
     (credits_are_not_returned, 0),
     (ids_are_made_up_on_the_way, 0),
     (a_final_cut_is_like_others, 0),
-    (a_death_is_not_noticed, 13),
+    (a_death_is_not_noticed, 23),
     (a_silence_is_not_noticed, 25),
-    (a_start_outlives_the_end, 25),
+    (a_start_outlives_the_end, 70),
     (letters_of_the_source_are_dropped, 0),
 ]
 _OTHER_SEEDS = 60

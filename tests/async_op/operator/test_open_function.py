@@ -1,0 +1,241 @@
+"""`open` and `close` of a function run in one task; what breaks in between ends the operator."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from async_op import AsyncDataStream, AsyncFunction, InvocationContext, OperatorInterrupted, Runtime
+from tests.async_op.job.kit import new_job
+from tests.async_op.kit import Bench, settle
+
+SEEN: list[str] = []
+"""What functions have seen, in order; each test clears it."""
+
+
+class Scope:
+    """What can only be left in the task that has entered it, as the cancel scopes of many clients."""
+
+    async def __aenter__(self) -> None:
+        self.task = asyncio.current_task()
+
+    async def __aexit__(self, *_: object) -> None:
+        assert asyncio.current_task() is self.task, "left in another task"
+        SEEN.append("left")
+
+
+class Scoped(AsyncFunction[Any, Any]):
+    """Enters a scope in `open`, and leaves it in `close`."""
+
+    async def open(self, runtime: Runtime) -> None:
+        self.scope = Scope()
+        await self.scope.__aenter__()
+
+    async def async_invoke(self, value: Any, ctx: InvocationContext) -> list[Any]:
+        await asyncio.sleep(0)
+        if value == "bad":
+            raise ValueError(value)
+        return [value]
+
+    async def close(self) -> None:
+        await self.scope.__aexit__()
+
+
+async def by_an_operator(function: Any, values: list[Any]) -> None:
+    bench = Bench(function)
+    await bench.operator.open()
+    try:
+        await bench.feed(*values)
+        await bench.operator.finish()
+    finally:
+        await asyncio.create_task(bench.operator.close())
+
+
+async def by_a_stream(function: Any, values: list[Any]) -> None:
+    stream = AsyncDataStream.ordered_wait(values, function)
+    try:
+        async for _ in stream:
+            pass
+    finally:
+        await asyncio.create_task(stream.aclose())
+
+
+async def by_a_stream_that_another_task_closes(function: Any, values: list[Any]) -> None:
+    stream = AsyncDataStream.ordered_wait(values, function)
+    await anext(stream)
+    await asyncio.create_task(stream.aclose())
+
+
+async def by_a_job(function: Any, values: list[Any]) -> None:
+    await new_job(values, function, lambda values, epoch: None).run()
+
+
+DOORS = (by_an_operator, by_a_stream, by_a_job)
+
+
+@pytest.mark.parametrize("door", [*DOORS, by_a_stream_that_another_task_closes])
+async def test_what_open_enters_close_may_leave(door: Any) -> None:
+    SEEN.clear()
+    await door(Scoped(), [1, 2, 3])
+    assert SEEN == ["left"]
+
+
+@pytest.mark.parametrize("door", DOORS)
+async def test_what_open_enters_close_may_leave_after_a_failure_too(door: Any) -> None:
+    SEEN.clear()
+    with pytest.raises(Exception, match="bad"):
+        await door(Scoped(), [1, "bad", 3])
+    assert SEEN == ["left"]
+
+
+async def test_what_open_enters_close_may_leave_after_a_rescale() -> None:
+    SEEN.clear()
+    job = new_job(list(range(1000)), Scoped(), lambda values, epoch: None, parallelism=2)
+    running = asyncio.create_task(job.run())
+    while job.progress().state != "running":
+        await asyncio.sleep(0)
+    job.rescale(3)
+    await running
+    assert SEEN == ["left"] * 5
+
+
+class HalfOpen(Scoped):
+    """Never opens, and leaves what it has entered all the same; a task group would not do so once it was cancelled."""
+
+    async def open(self, runtime: Runtime) -> None:
+        await super().open(runtime)
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(settle())
+        await super().close()
+
+
+async def test_an_open_that_is_cancelled_is_closed_in_its_task() -> None:
+    SEEN.clear()
+    opening = asyncio.create_task(Bench(HalfOpen()).operator.open())
+    await settle()
+    opening.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert SEEN == ["left"]
+
+
+class Deaf(Scoped):
+    """Ignores the cancellation of `open`."""
+
+    async def open(self, runtime: Runtime) -> None:
+        await super().open(runtime)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await settle()
+
+
+async def test_an_open_that_ignores_its_cancellation_is_closed_in_its_task() -> None:
+    SEEN.clear()
+    opening = asyncio.create_task(Bench(Deaf()).operator.open())
+    await settle()
+    opening.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert SEEN == ["left"]
+
+
+async def test_an_open_that_is_cancelled_before_it_begins_is_neither_opened_nor_closed() -> None:
+    SEEN.clear()
+    operator = Bench(Scoped()).operator
+    opening = asyncio.create_task(operator.open())
+    asyncio.get_running_loop().call_soon(opening.cancel)
+
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    await operator.close()
+    assert set(SEEN) <= {"left"}
+
+
+class Breaking(AsyncFunction[Any, Any]):
+    """Has a task in the background which fails, in a group that ends with it."""
+
+    def __init__(self) -> None:
+        self.is_broken = asyncio.Event()
+
+    async def open(self, runtime: Runtime) -> None:
+        self.group = asyncio.TaskGroup()
+        await self.group.__aenter__()
+        self.group.create_task(self.listen())
+
+    async def listen(self) -> None:
+        await self.is_broken.wait()
+        raise ConnectionResetError("the service has gone")
+
+    async def async_invoke(self, value: Any, ctx: InvocationContext) -> list[Any]:
+        SEEN.append(f"called with {value}")
+        self.is_broken.set()
+        await asyncio.Event().wait()
+        return [value]
+
+    async def close(self) -> None:
+        SEEN.append("closed")
+        await self.group.__aexit__(None, None, None)
+
+
+def causes_of(error: BaseException) -> str:
+    """Return all that has led to an error."""
+    told = []
+    cause: BaseException | None = error
+    while cause is not None:
+        told.append(repr(cause))
+        cause = cause.__cause__
+    return " <- ".join(told)
+
+
+@pytest.mark.parametrize("door", DOORS)
+async def test_what_breaks_in_the_background_ends_the_operator_and_is_told(door: Any) -> None:
+    SEEN.clear()
+    with pytest.raises(OperatorInterrupted) as raised:
+        await asyncio.wait_for(door(Breaking(), [1]), 60)
+    assert SEEN == ["called with 1", "closed"]
+    assert "the service has gone" in causes_of(raised.value)
+
+
+async def test_subtasks_of_a_step_open_side_by_side() -> None:
+    """Each waits until all have begun: one after the other, the first would wait for ever."""
+    begun = []
+
+    class Meeting(AsyncFunction[Any, Any]):
+        async def open(self, runtime: Runtime) -> None:
+            begun.append(runtime.subtask_index)
+            while len(begun) < 3:
+                await asyncio.sleep(0)
+
+        async def async_invoke(self, value: Any, ctx: InvocationContext) -> list[Any]:
+            return [value]
+
+    job = new_job([1, 2, 3], Meeting(), lambda values, epoch: None, parallelism=3)
+    await asyncio.wait_for(job.run(), 60)
+    assert begun == [0, 1, 2]
+
+
+async def test_a_subtask_that_does_not_open_ends_the_opening_of_the_others() -> None:
+    SEEN.clear()
+
+    class OneFails(HalfOpen):
+        async def open(self, runtime: Runtime) -> None:
+            if runtime.subtask_index == 1:
+                await settle()
+                raise OSError("no pool")
+            await super().open(runtime)
+
+        async def close(self) -> None:
+            if hasattr(self, "scope"):
+                await super().close()
+
+    with pytest.raises(OSError, match="no pool"):
+        await new_job([1, 2, 3], OneFails(), lambda values, epoch: None, parallelism=3).run()
+    assert SEEN == ["left", "left"]
