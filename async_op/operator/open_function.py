@@ -40,7 +40,7 @@ class OpenFunction:
         What the function's `open` has raised.
     """
 
-    __slots__ = ("_closing", "_function", "_home", "_leases", "_lifecycle", "_raised_by_close", "failure", "is_open")
+    __slots__ = ("_closing", "_function", "_home", "_leases", "_lifecycle", "_raised", "failure", "is_open")
 
     def __init__(self, function: Function, lifecycle: Lifecycle) -> None:
         self._function = function
@@ -48,7 +48,7 @@ class OpenFunction:
         self._leases = Leases()
         self._home: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
-        self._raised_by_close: BaseException | None = None
+        self._raised: BaseException | None = None
         self.is_open = False
         self.failure: BaseException | None = None
 
@@ -57,8 +57,6 @@ class OpenFunction:
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._home = contexts.at_home(self._live(begin, contexts, opened))
         await self._until(opened, self._home)
-        if self.failure is not None:
-            raise self.failure
 
     async def close(self) -> None:
         """Close the function, if it is open, and then release what it shares; may be called again."""
@@ -67,14 +65,11 @@ class OpenFunction:
             if home is not None:
                 self._closing.set()
                 await self._until(home, home)
-                if self._raised_by_close is not None:
-                    raise self._raised_by_close
         finally:
             await self._leases.release()
 
-    @staticmethod
-    async def _until(done: asyncio.Future[None], home: asyncio.Task[None]) -> None:
-        """Wait for the function's task; a cancellation is handed on to it, and raised when it has had its effect."""
+    async def _until(self, done: asyncio.Future[None], home: asyncio.Task[None]) -> None:
+        """Wait for the function's task, and raise what it has; a cancellation is handed on to it, and raised then."""
         cancelled = None
         while not (done.done() or home.done()):
             try:
@@ -83,11 +78,13 @@ class OpenFunction:
                 cancelled = error
                 if not done.done():
                     home.cancel()
-        if cancelled is not None:
+        raised, self._raised = cancelled or self._raised, None
+        del cancelled
+        if raised is not None:
             try:
-                raise cancelled
+                raise raised
             finally:
-                del cancelled  # it refers to this frame
+                del raised  # it refers to this frame
 
     async def _live(
         self,
@@ -95,12 +92,10 @@ class OpenFunction:
         contexts: CallContexts,
         opened: asyncio.Future[None],
     ) -> None:
-        self.is_open = True
         try:
-            with self._leases.collecting(), _named(self._function, "open"):
-                await begin()
+            await self._open(begin)
         except BaseException as error:  # noqa: BLE001 - the opener raises it
-            self.failure = error
+            self._raised = error
             _forget_cancellations()
         contexts.opened()
         opened.set_result(None)
@@ -109,7 +104,16 @@ class OpenFunction:
         except asyncio.CancelledError as error:
             self._break(await self._close() or error)
         else:
-            self._raised_by_close = await self._close()
+            self._raised = await self._close()
+
+    async def _open(self, begin: Callable[[], Awaitable[None]]) -> None:
+        self.is_open = True
+        with self._leases.collecting(), _named(self._function, "open"):
+            try:
+                await begin()
+            except BaseException as error:
+                self.failure = error
+                raise
 
     async def _close(self) -> BaseException | None:
         """Close the function, and return what that raises: `KeyboardInterrupt`, raised here, would end the loop."""
