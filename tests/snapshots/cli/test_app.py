@@ -108,7 +108,8 @@ def test_characters_that_the_output_cannot_hold_are_escaped(uri: str) -> None:
 @pytest.mark.parametrize("closed", [">&-", "2>&-"])
 def test_a_closed_output_is_none(uri: str, closed: str) -> None:
     command = f"{shlex.quote(sys.executable)} -c '{MAIN}' inspect {shlex.quote(uri)} {closed}"
-    ended = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False)
+    ascii_only = os.environ | {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    ended = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False, env=ascii_only)
 
     assert (ended.returncode, ended.stderr) == (0, "")
     assert bool(ended.stdout) == (closed == "2>&-")
