@@ -54,57 +54,57 @@ class OpenFunction:
 
     async def open(self, begin: Callable[[], Awaitable[None]], contexts: CallContexts) -> None:
         """Await `begin`, which opens the function; what it shares then belongs to the function."""
-        opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._home = contexts.at_home(self._live(begin, contexts, opened))
-        await self._until(opened, self._home)
+        opened = asyncio.Event()
+        home = self._home = contexts.at_home(self._live(begin, contexts, opened))
+        home.add_done_callback(lambda _: opened.set())  # if it was cancelled before it began
+        cancelled = None
+        while not opened.is_set():
+            try:
+                await opened.wait()
+            except asyncio.CancelledError as error:
+                cancelled = error
+                if not opened.is_set():
+                    home.cancel()
+        self._raise(cancelled)
 
     async def close(self) -> None:
         """Close the function, if it is open, and then release what it shares; may be called again."""
         home, self._home = self._home, None
         try:
-            if home is not None:
+            if home is not None and not home.done():
                 self._closing.set()
-                await self._until(home, home)
+                await home  # which gets a cancellation of this task
+                self._raise(None)
         finally:
             await self._leases.release()
 
-    async def _until(self, done: asyncio.Future[None], home: asyncio.Task[None]) -> None:
-        """Wait for the function's task, and raise what it has; a cancellation is handed on to it, and raised then."""
-        cancelled = None
-        while not (done.done() or home.done()):
-            try:
-                await asyncio.wait({done, home}, return_when=asyncio.FIRST_COMPLETED)
-            except asyncio.CancelledError as error:
-                cancelled = error
-                if not done.done():
-                    home.cancel()
+    def _raise(self, cancelled: BaseException | None) -> None:
+        """Raise a cancellation, or what the function's task has for its opener or closer."""
         raised, self._raised = cancelled or self._raised, None
-        del cancelled
         if raised is not None:
             try:
                 raise raised
             finally:
-                del raised  # it refers to this frame
+                del raised, cancelled  # they refer to this frame
 
-    async def _live(
-        self,
-        begin: Callable[[], Awaitable[None]],
-        contexts: CallContexts,
-        opened: asyncio.Future[None],
-    ) -> None:
+    async def _live(self, begin: Callable[[], Awaitable[None]], contexts: CallContexts, opened: asyncio.Event) -> None:
         try:
             await self._open(begin)
         except BaseException as error:  # noqa: BLE001 - the opener raises it
             self._raised = error
             _forget_cancellations()
         contexts.opened()
-        opened.set_result(None)
+        opened.set()
+        cancelled = None
         try:
             await self._closing.wait()
         except asyncio.CancelledError as error:
-            self._break(await self._close() or error)
-        else:
-            self._raised = await self._close()
+            cancelled = error
+        raised = await self._close() or cancelled
+        if self._closing.is_set():
+            self._raised = raised
+        elif raised is not None:
+            self._break(raised)
 
     async def _open(self, begin: Callable[[], Awaitable[None]]) -> None:
         self.is_open = True
