@@ -25,6 +25,8 @@ from async_op import (
     Function,
     InvalidFunctionResult,
 )
+from async_op.functions import plain
+from async_op.functions.plain import as_function
 from async_op.outputs import checked
 from keygroups import ConfigError, ValueState
 from snapshots import IncompatibleSnapshot, OperatorStateCut
@@ -193,6 +195,34 @@ async def test_a_decorator_may_hide_that_a_method_is_a_coroutine_function() -> N
         await bench.feed(1)
 
         assert bench.shown == [1]
+
+
+def test_the_methods_of_a_class_are_looked_at_once_and_those_of_an_instance_always(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks, check_takes = 0, plain.check_takes
+
+    def counted(*args: Any, **kwargs: Any) -> None:
+        nonlocal looks
+        looks += 1
+        check_takes(*args, **kwargs)
+
+    monkeypatch.setattr(plain, "check_takes", counted)
+
+    class Once(Instant):
+        pass
+
+    function: Any = Once()
+    assert as_function(function) is function
+    first = looks
+    assert first > 0
+    assert as_function(Once()) is not function
+    assert looks == first
+
+    function.async_invoke = lambda value: [value]
+    with pytest.raises(ConfigError, match="define it with `async def`"):
+        as_function(function)
+    as_function(Once())
 
 
 async def test_a_state_is_asked_for_by_its_descriptor() -> None:
