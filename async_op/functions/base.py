@@ -33,8 +33,9 @@ class Function(Generic[In, Out]):
 
     Its type parameters are the types of elements and outputs, as in `AsyncFunction[str, dict[str, int]]`.
 
-    `open` and `close` are called once per operator, on its own event loop. On Spark an operator of an `AsyncPipeline`
-    lives as long as the query (with `resident=False`, for one epoch), and one of `AsyncDataStream` for one partition.
+    `open` and `close` are called once per operator, in one task on its own event loop. On Spark an operator of an
+    `AsyncPipeline` lives as long as the query (with `resident=False`, for one epoch), and one of `AsyncDataStream` for
+    one partition.
     An asyncio client belongs to the loop on which it was created: create it in `open` and close it in `close`, or share
     it with the other functions on the loop through `shared`. In a module global it would outlive its loop.
     """
