@@ -214,24 +214,25 @@ class Chain:
         """Open the operators of a step; the steps behind it are open."""
         name = self._names[number]
         merge = None if snapshot is None else self._merge_of(number, snapshot)
-        following = None if number + 1 == len(self._names) else self._names[number + 1]
+        shares = [self._share(name, index, snapshot) for index in self._section.own]
+        receivers = [self._receiver_of(number, index) for index in self._section.own]
         subtasks = self._subtasks[name] = []
-        for index in self._section.own:
-            receiver = self._outputs if following is None else self._ways[following][index]
+        for index, receiver in zip(self._section.own, receivers, strict=True):
             subtasks.append(self._new_subtask(name, index, receiver, merge))
         # One after the other, functions that connect in `open` would make a rescale as long as all of them together.
-        await side_by_side(
-            self._open_subtask(subtask, None if following is None else self._ways[following][index], share)
-            for index, subtask in zip(self._section.own, subtasks, strict=True)
-            for share in [self._share(name, index, snapshot)]
-        )
+        await side_by_side(map(self._open_subtask, subtasks, receivers, shares))
 
-    async def _open_subtask(self, subtask: StepSubtask, outlet: Outlet | None, share: SubtaskRestore | None) -> None:
+    def _receiver_of(self, number: int, index: int) -> Outlet | Collector:
+        is_last = number + 1 == len(self._names)
+        return self._outputs if is_last else self._ways[self._names[number + 1]][index]
+
+    @staticmethod
+    async def _open_subtask(subtask: StepSubtask, receiver: Outlet | Collector, share: SubtaskRestore | None) -> None:
         await subtask.open(share)
-        if outlet is not None and subtask.operator.watermark is not None:
-            outlet.put_watermark(subtask.operator.watermark)
+        if isinstance(receiver, Outlet) and subtask.operator.watermark is not None:
+            receiver.put_watermark(subtask.operator.watermark)
 
-    def _new_subtask(self, name: str, index: int, receiver: Any, merge: Merge | None) -> StepSubtask:
+    def _new_subtask(self, name: str, index: int, receiver: Outlet | Collector, merge: Merge | None) -> StepSubtask:
         options = self._plan.steps[name]
         # Each subtask opens a function of its own, as it would in a process of its own.
         checks, is_last = StorableOutputs(), name == self._names[-1]
