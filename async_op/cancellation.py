@@ -16,6 +16,12 @@ _log = logging.getLogger(__name__)
 CLOSE_SECONDS = 10.0
 """How long a function may take to close: one that waits for its service must not keep a program from its end."""
 
+FUNCTION_TASK = "keygroups function"
+"""The name of the tasks in which functions are opened and closed."""
+
+SHARED_TASK = "keygroups shared"
+"""The name of the tasks in which shared resources are made and closed."""
+
 _ATTEMPTS_MAX = 10
 _WAIT_SECONDS = 0.5
 
@@ -32,6 +38,16 @@ async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> set[asyncio.Task[Any
     if running:
         _log.warning("%d calls ignore their cancellation and are left running", len(running))
     return running
+
+
+def tasks_if_all_are_cancelled() -> set[asyncio.Task[Any]] | None:
+    """Return the tasks under way if a program cancels all of them, as `asyncio.run` does at its end, or else None.
+
+    Tasks that keep what others need are left out: they end after the others.
+    """
+    others = {one for one in asyncio.all_tasks() if one.get_name() not in (FUNCTION_TASK, SHARED_TASK)}
+    ending = {one for one in others if one.cancelling()}
+    return ending if len(others) - len(ending) <= 1 else None  # one may be the task that cancels the others
 
 
 def run_to_end(main: Coroutine[Any, Any, None]) -> None:

@@ -10,6 +10,7 @@ from itertools import chain
 from types import coroutine
 from typing import Any, ParamSpec, TypeVar
 
+from async_op.cancellation import FUNCTION_TASK
 from async_op.functions.context import InvocationContext, Invoke
 from async_op.threads.decimal_context import with_own_decimals
 from keygroups.state.detached import IMMUTABLE, are_immutable, have_types, own_copy
@@ -47,7 +48,7 @@ class CallContexts:
     def at_home(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a coroutine that opens and closes the function in a task of its own, in the operator's context."""
         # Not through the loop's task factory: an eager factory would run the task before its owner knows about it.
-        return asyncio.Task(coroutine, loop=asyncio.get_running_loop(), name="keygroups function", context=self._home)
+        return asyncio.Task(coroutine, loop=asyncio.get_running_loop(), name=FUNCTION_TASK, context=self._home)
 
     def opened(self) -> None:
         """Let calls see what the function's `open` has set."""

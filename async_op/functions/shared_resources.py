@@ -192,7 +192,7 @@ class _Keeper:
         self.is_ending = False
         self._limit: asyncio.TimerHandle | None = None
         # Not through the loop's task factory: an eager one would run the factory before the first user is counted.
-        self._task = asyncio.Task(self._keep(_keepers_of(loop)), loop=loop, name="keygroups shared")
+        self._task = asyncio.Task(self._keep(_keepers_of(loop)), loop=loop, name=cancellation.SHARED_TASK)
 
     async def join(self) -> _Lease:
         """Begin a use, once the resource has been made; raises the factory's error."""
@@ -229,7 +229,7 @@ class _Keeper:
         try:
             async with self._resource() as resource:
                 self._made.set_result(resource)
-                await self._unused
+                await self._until_unused()
                 self._limit = asyncio.get_running_loop().call_later(cancellation.CLOSE_SECONDS, self._give_up)
         except BaseException as error:
             if not self._made.done():
@@ -242,6 +242,15 @@ class _Keeper:
             if self._limit is not None:
                 self._limit.cancel()
             del keepers[self._key]
+
+    async def _until_unused(self) -> None:
+        try:
+            await asyncio.wait({self._unused})
+        except asyncio.CancelledError:
+            if cancellation.tasks_if_all_are_cancelled() is None:
+                raise
+            # At the end of a program the users end, too, and may need the resource for that.
+            await asyncio.wait({self._unused}, timeout=cancellation.CLOSE_SECONDS)
 
     def _give_up(self) -> None:
         """End the closing of the resource: the last user and the next one must not wait for ever."""

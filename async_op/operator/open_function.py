@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from typing import Any
 
 from async_op.calls.isolation import CallContexts
-from async_op.cancellation import closed_in_time
+from async_op.cancellation import CLOSE_SECONDS, closed_in_time, tasks_if_all_are_cancelled
 from async_op.errors import OperatorInterrupted, as_exception
 from async_op.functions.base import Function
 from async_op.functions.plain import name_of
@@ -47,15 +49,16 @@ class OpenFunction:
         self._lifecycle = lifecycle
         self._leases = Leases()
         self._home: asyncio.Task[None] | None = None
-        self._closing = asyncio.Event()
+        self._closing: asyncio.Future[None] | None = None
         self._raised: BaseException | None = None
         self.is_open = False
         self.failure: BaseException | None = None
 
     async def open(self, begin: Callable[[], Awaitable[None]], contexts: CallContexts) -> None:
         """Await `begin`, which opens the function; what it shares then belongs to the function."""
-        opened = asyncio.Event()
-        home = self._home = contexts.at_home(self._live(begin, contexts, opened))
+        opened, closing = asyncio.Event(), asyncio.get_running_loop().create_future()
+        home, self._closing = contexts.at_home(self._live(begin, contexts, opened, closing)), closing
+        self._home = home
         home.add_done_callback(lambda _: opened.set())  # if it was cancelled before it began
         cancelled = None
         while not opened.is_set():
@@ -72,7 +75,8 @@ class OpenFunction:
         home, self._home = self._home, None
         try:
             if home is not None and not home.done():
-                self._closing.set()
+                assert self._closing is not None, "`open` has set it"
+                self._closing.set_result(None)
                 await home  # which gets a cancellation of this task
                 self._raise(None)
         finally:
@@ -87,7 +91,13 @@ class OpenFunction:
             finally:
                 del raised, cancelled  # they refer to this frame
 
-    async def _live(self, begin: Callable[[], Awaitable[None]], contexts: CallContexts, opened: asyncio.Event) -> None:
+    async def _live(
+        self,
+        begin: Callable[[], Awaitable[None]],
+        contexts: CallContexts,
+        opened: asyncio.Event,
+        closing: asyncio.Future[None],
+    ) -> None:
         try:
             await self._open(begin)
         except BaseException as error:  # noqa: BLE001 - the opener raises it
@@ -95,16 +105,13 @@ class OpenFunction:
             _forget_cancellations()
         contexts.opened()
         opened.set()
-        cancelled = None
-        try:
-            await self._closing.wait()
-        except asyncio.CancelledError as error:
-            cancelled = error
+        cancelled = await _until(closing)
+        is_asked = closing.done()
         raised = await self._close() or cancelled
-        if self._closing.is_set():
+        if is_asked:
             self._raised = raised
         elif raised is not None:
-            self._break(raised)
+            await self._break(raised)
 
     async def _open(self, begin: Callable[[], Awaitable[None]]) -> None:
         self.is_open = True
@@ -125,11 +132,36 @@ class OpenFunction:
             return error
         return None
 
-    def _break(self, error: BaseException) -> None:
+    async def _break(self, error: BaseException) -> None:
         """End the operator: a task group that `open` has entered cancels its task when another task in it fails."""
         failure = OperatorInterrupted(error)
         failure.__cause__ = error
         self._lifecycle.fail(failure)
+        await self._leases.release()  # perhaps nobody closes the operator
+
+
+async def _until(closing: asyncio.Future[None]) -> asyncio.CancelledError | None:
+    """Wait until the function is to be closed; return the cancellation of this task that has ended the wait."""
+    try:
+        await asyncio.wait({closing})  # not the future itself, which a cancellation of this task would cancel
+    except asyncio.CancelledError as error:
+        if closing.done() or not await _has_come_with_all_others(closing):
+            return error
+    return None
+
+
+async def _has_come_with_all_others(closing: asyncio.Future[None]) -> bool:
+    """Tell whether a cancellation is that of all tasks, and whoever closes the function has come.
+
+    Calls that were cancelled, too, may still need what the function has opened.
+    """
+    ending = tasks_if_all_are_cancelled()
+    if ending is None:
+        return False
+    either: set[asyncio.Future[Any]] = {closing, asyncio.gather(*ending, return_exceptions=True)}
+    with suppress(asyncio.CancelledError):
+        await asyncio.wait(either, timeout=CLOSE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+    return closing.done()
 
 
 def _forget_cancellations() -> None:

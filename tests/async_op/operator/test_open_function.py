@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from async_op import AsyncDataStream, AsyncFunction, InvocationContext, OperatorInterrupted, Runtime
+from async_op import AsyncDataStream, AsyncFunction, InvocationContext, OperatorInterrupted, Runtime, shared
+from async_op.connectors import Sink
 from tests.async_op.job.kit import new_job
 from tests.async_op.kit import Bench, settle
 
@@ -202,6 +204,90 @@ async def test_what_breaks_in_the_background_ends_the_operator_and_is_told(door:
         await asyncio.wait_for(door(Breaking(), [1]), 60)
     assert SEEN == ["called with 1", "closed"]
     assert "the service has gone" in causes_of(raised.value)
+
+
+class Client:
+    """A shared client that tells when it is closed."""
+
+    async def aclose(self) -> None:
+        SEEN.append("client closed")
+
+
+class Lingering(AsyncFunction[Any, Any]):
+    """Whose calls need some time to end when they are cancelled, however often, and a client until then."""
+
+    async def open(self, runtime: Runtime) -> None:
+        await shared("client", Client)
+
+    async def async_invoke(self, value: Any, ctx: InvocationContext) -> list[Any]:
+        try:
+            SEEN.append("called")
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(5):
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0)
+            SEEN.append("call ended")
+        return [value]
+
+    async def close(self) -> None:
+        await settle()
+        SEEN.append("closed")
+
+
+class Closable(Sink[Any]):
+    """Tells when it is closed."""
+
+    async def write(self, values: list[Any], epoch: int) -> None:
+        pass
+
+    async def close(self) -> None:
+        SEEN.append("sink closed")
+
+
+async def in_a_job() -> None:
+    await new_job([1, 2], Lingering(), Closable()).run()
+
+
+async def in_a_stream() -> None:
+    async for _ in AsyncDataStream.ordered_wait([1, 2], Lingering()):
+        pass
+
+
+async def abandoned() -> None:
+    bench = Bench(Lingering())
+    await bench.operator.open()
+    await bench.feed(1, 2)
+    await asyncio.Event().wait()
+
+
+async def cancel_all() -> None:
+    """Cancel all other tasks, as many programs do at a signal, and wait for them."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def nothing() -> None:
+    """Leave it to `asyncio.run`."""
+
+
+@pytest.mark.parametrize("end", [cancel_all, nothing])
+@pytest.mark.parametrize("run", [in_a_job, in_a_stream, abandoned])
+async def test_calls_end_before_their_function_closes_when_all_tasks_are_cancelled(run: Any, end: Any) -> None:
+    SEEN.clear()
+
+    async def program() -> None:
+        running = asyncio.create_task(run())
+        while SEEN != ["called", "called"]:
+            await asyncio.sleep(0)
+        assert not running.done()
+        await end()
+
+    await asyncio.to_thread(lambda: asyncio.run(program()))
+    ends = ["call ended", "call ended", "closed", "client closed"]
+    assert SEEN[2:] == ([*ends, "sink closed"] if run is in_a_job else ends)
 
 
 async def test_subtasks_of_a_step_open_side_by_side() -> None:
