@@ -12,12 +12,12 @@ from async_op.durations import check_delay
 from async_op.errors import RetryAfter
 from keygroups.arguments import (
     Duration,
-    awaited_by_nobody,
     check_callable,
     check_duration,
     check_flag,
     check_integer,
     check_number,
+    not_awaitable,
 )
 from keygroups.errors import ConfigError
 from keygroups.representation import representation
@@ -37,7 +37,7 @@ def is_meant(name: str, errors: RetryOn | None, error: BaseException) -> bool:
     if isinstance(errors, type | tuple):
         return isinstance(error, errors) or any(isinstance(one, errors) for one in errors_in(error))
     # Not `map`: a StopIteration that the predicate raises would look like the end of the errors.
-    return any(awaited_by_nobody(name, errors(one)) for one in errors_in(error))
+    return any(not_awaitable(name, errors(one)) for one in errors_in(error))
 
 
 def seconds_asked(error: BaseException) -> float | None:
@@ -126,7 +126,7 @@ class RetryPolicy(ABC):
         """Return the seconds until the next attempt, or None if the result is final."""
         if self._retry_if_result is None or attempt >= self.max_attempts:
             return None
-        is_repeated = awaited_by_nobody("retry_if_result", self._retry_if_result(outputs))
+        is_repeated = not_awaitable("retry_if_result", self._retry_if_result(outputs))
         return self.delay_after(attempt) if is_repeated else None
 
 

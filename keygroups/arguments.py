@@ -290,7 +290,7 @@ def _code_of(run: Any) -> CodeType:
     return code
 
 
-def awaited_by_nobody(name: str, returned: _T) -> _T:
+def not_awaitable(name: str, returned: _T) -> _T:
     """Return what a callable has returned; call it on what `check_callable` has checked, which sees no deeper.
 
     A decorator or a lambda may hide a coroutine function, whose work would be left out in silence.
@@ -302,7 +302,7 @@ def awaited_by_nobody(name: str, returned: _T) -> _T:
 
     Examples
     --------
-    >>> awaited_by_nobody("sink", None)
+    >>> not_awaitable("sink", None)
     """
     if inspect.isawaitable(returned):
         if inspect.iscoroutine(returned):

@@ -19,7 +19,7 @@ from async_op.lifecycle import Lifecycle
 from async_op.resilience.cache import OutputCache
 from async_op.retry import RetryPolicy, checked_delay
 from async_op.timers.backoff import Backoff
-from keygroups.arguments import awaited_by_nobody
+from keygroups.arguments import not_awaitable
 from keygroups.safe_text import text_of
 from keygroups.state import commit
 from keygroups.state.detached import own_copy
@@ -326,5 +326,5 @@ class ErrorPolicy:
         )
         if isinstance(self._collect, InPlace):
             return self._collect(letter)
-        awaited_by_nobody("dead_letters", self._collect(letter))
+        not_awaitable("dead_letters", self._collect(letter))
         return ()

@@ -137,7 +137,7 @@ class OpenFunction:
         failure = OperatorInterrupted(error)
         failure.__cause__ = error
         self._lifecycle.fail(failure)
-        await self._leases.release()  # perhaps nobody closes the operator
+        await self._leases.release()  # an abandoned operator is never closed
 
 
 async def _until(closing: asyncio.Future[None]) -> asyncio.CancelledError | None:
@@ -151,7 +151,7 @@ async def _until(closing: asyncio.Future[None]) -> asyncio.CancelledError | None
 
 
 async def _has_come_with_all_others(closing: asyncio.Future[None]) -> bool:
-    """Tell whether a cancellation is that of all tasks, and whoever closes the function has come.
+    """Tell whether the function is to be closed after all, once a cancellation of all tasks has had its effect.
 
     Calls that were cancelled, too, may still need what the function has opened.
     """

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from async_op.epochs.restarts import RestartPolicy, Restarts
-from keygroups.arguments import awaited_by_nobody, check_callable, check_instance
+from keygroups.arguments import check_callable, check_instance, not_awaitable
 
 _LOOK_SECONDS = 0.25
 """How often a delay looks whether the query was stopped."""
@@ -54,7 +54,7 @@ def run_with_restarts(
         restarts.began(time.monotonic())
         query = None
         try:
-            query = awaited_by_nobody("start", start())
+            query = not_awaitable("start", start())
             if query is not None:
                 query.awaitTermination()
         except Exception as error:

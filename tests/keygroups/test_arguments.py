@@ -37,13 +37,13 @@ from keygroups import (
     subtask_of,
 )
 from keygroups.arguments import (
-    awaited_by_nobody,
     check_callable,
     check_duration,
     check_integer,
     check_location,
     check_number,
     check_positive_duration,
+    not_awaitable,
     seconds_of,
 )
 from snapshots import SnapshotStore
@@ -302,7 +302,7 @@ def test_a_call_that_is_awaited_is_no_generator(call: Any) -> None:
     check_callable("call", asynchronous, 1, reason="", awaited=True)
 
 
-async def test_what_a_call_returns_is_awaited_by_somebody() -> None:
+async def test_what_a_call_returns_is_refused_if_it_is_never_awaited() -> None:
     """A decorator hides that `call` is a coroutine function."""
 
     def call() -> Any:
@@ -310,10 +310,10 @@ async def test_what_a_call_returns_is_awaited_by_somebody() -> None:
 
     check_callable("call", call, 0, reason="")
     with pytest.raises(ConfigError, match="call='<coroutine>': it returns something that is not awaited here"):
-        awaited_by_nobody("call", call())
+        not_awaitable("call", call())
     with pytest.raises(ConfigError, match="call='<Future>'"):
-        awaited_by_nobody("call", asyncio.get_running_loop().create_future())
-    assert awaited_by_nobody("call", 5) == 5
+        not_awaitable("call", asyncio.get_running_loop().create_future())
+    assert not_awaitable("call", 5) == 5
 
 
 @pytest.mark.parametrize(("value", "named"), [(5, "a value of type int"), (None, "a value of type NoneType")])

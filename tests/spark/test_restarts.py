@@ -59,15 +59,15 @@ def test_a_start_that_runs_to_the_end_itself_has_no_query_to_wait_for() -> None:
 
 
 async def later() -> None:
-    raise AssertionError("nobody awaits it")
+    raise AssertionError("it is never awaited")
 
 
-def test_a_start_whose_work_nobody_awaits_is_refused() -> None:
+def test_a_start_that_is_never_awaited_is_refused() -> None:
     with pytest.raises(ConfigError, match="start='<coroutine>': it returns something that is not awaited here"):
         run_with_restarts(lambda: later(), RestartPolicy(1))  # type: ignore[arg-type, return-value]
 
 
-def test_a_sink_whose_work_nobody_awaits_is_refused() -> None:
+def test_a_sink_that_is_never_awaited_is_refused() -> None:
     ref: Any = SimpleNamespace(epoch=1)
     frame: Any = None
     with pytest.raises(ConfigError, match="sink='<coroutine>': it returns something that is not awaited here"):

@@ -23,7 +23,7 @@ from async_op.epochs.delivery import Ask, Letters, Note, Pause, RefusedOutputs, 
 from async_op.epochs.position import BEGINNING, EpochRef, SourcePosition
 from async_op.spark.epoch.job_names import named_jobs
 from async_op.spark.errors import CalledInSink
-from keygroups.arguments import awaited_by_nobody
+from keygroups.arguments import not_awaitable
 from keygroups.context_managers import contextmanager
 from snapshots import Snapshot
 from snapshots.filesystem import Folder
@@ -54,7 +54,7 @@ class IntoSink:
 
     def __call__(self, frame: DataFrame, ref: EpochRef) -> None:
         """Give an epoch to the sink, at one attempt."""
-        awaited_by_nobody("sink", self._sink(frame, ref.epoch))
+        not_awaitable("sink", self._sink(frame, ref.epoch))
 
     @property
     def shipped(self) -> ShippedSink | None:

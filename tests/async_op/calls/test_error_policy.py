@@ -181,7 +181,7 @@ def test_a_policy_that_can_never_work_is_refused(options: dict[str, Any]) -> Non
 
 
 async def later(_: Any) -> bool:
-    raise AssertionError("nobody awaits it")
+    raise AssertionError("it is never awaited")
 
 
 HIDDEN: dict[str, dict[str, Any]] = {
@@ -195,7 +195,7 @@ HIDDEN: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", HIDDEN)
-async def test_what_nobody_would_await_is_not_taken_for_done_or_for_true(name: str) -> None:
+async def test_what_is_never_awaited_is_not_taken_for_done_or_for_true(name: str) -> None:
     def call(value: int) -> list[int]:
         if name == "retry_if_result":
             return [value]
