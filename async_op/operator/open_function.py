@@ -57,18 +57,10 @@ class OpenFunction:
     async def open(self, begin: Callable[[], Awaitable[None]], contexts: CallContexts) -> None:
         """Await `begin`, which opens the function; what it shares then belongs to the function."""
         opened, closing = asyncio.Event(), asyncio.get_running_loop().create_future()
-        home, self._closing = contexts.at_home(self._live(begin, contexts, opened, closing)), closing
-        self._home = home
+        home = self._home = contexts.at_home(self._live(begin, contexts, opened, closing))
         home.add_done_callback(lambda _: opened.set())  # if it was cancelled before it began
-        cancelled = None
-        while not opened.is_set():
-            try:
-                await opened.wait()
-            except asyncio.CancelledError as error:
-                cancelled = error
-                if not opened.is_set():
-                    home.cancel()
-        self._raise(cancelled)
+        self._closing = closing
+        self._raise(await _cancelled_until(opened, home))
 
     async def close(self) -> None:
         """Close the function, if it is open, and then release what it shares; may be called again."""
@@ -138,6 +130,21 @@ class OpenFunction:
         failure.__cause__ = error
         self._lifecycle.fail(failure)
         await self._leases.release()  # an abandoned operator is never closed
+
+
+async def _cancelled_until(opened: asyncio.Event, home: asyncio.Task[None]) -> asyncio.CancelledError | None:
+    """Wait for the function's task, and hand cancellations of this task on to it; returns the last one."""
+    opener, cancelled = asyncio.current_task(), None
+    assert opener is not None, "coroutines run in tasks"
+    while not opened.is_set():
+        try:
+            await opened.wait()
+        except asyncio.CancelledError as error:
+            cancelled = error
+            # If all tasks were cancelled, the function's task has had this one: a second one would disturb its end.
+            if not opened.is_set() and home.cancelling() < opener.cancelling():
+                home.cancel()
+    return cancelled
 
 
 async def _until(closing: asyncio.Future[None]) -> asyncio.CancelledError | None:

@@ -290,6 +290,33 @@ async def test_calls_end_before_their_function_closes_when_all_tasks_are_cancell
     assert SEEN[2:] == ([*ends, "sink closed"] if run is in_a_job else ends)
 
 
+class Unready(Lingering):
+    """Is cancelled while it opens, and needs some time to undo what it has."""
+
+    async def open(self, runtime: Runtime) -> None:
+        try:
+            SEEN.append("called")
+            await asyncio.Event().wait()
+        finally:
+            await settle()
+            SEEN.append("open ended")
+
+
+@pytest.mark.parametrize("end", [cancel_all, nothing])
+async def test_an_open_gets_one_cancellation_when_all_tasks_are_cancelled(end: Any) -> None:
+    SEEN.clear()
+
+    async def program() -> None:
+        running = asyncio.create_task(by_a_stream(Unready(), [1]))
+        while not SEEN:
+            await asyncio.sleep(0)
+        assert not running.done()
+        await end()
+
+    await asyncio.to_thread(lambda: asyncio.run(program()))
+    assert SEEN == ["called", "open ended", "closed"]
+
+
 async def test_subtasks_of_a_step_open_side_by_side() -> None:
     """Each waits until all have begun: one after the other, the first would wait for ever."""
     begun = []
