@@ -141,7 +141,10 @@ def _with_key(key: object) -> str:
 
 
 class OperatorInterrupted(KeyGroupsError, RuntimeError):
-    """The operator ended with no failure of an element, but with `SystemExit`, say, or a cancellation from outside."""
+    """The operator ended with no failure of an element.
+
+    What ended it was `SystemExit`, say, a cancellation from outside, or the failure of a task that `open` had started.
+    """
 
     cause: str
     """The error, as text; the error itself is `__cause__` in the process where it was raised."""

@@ -363,18 +363,10 @@ def check_takes(call: Callable[..., Any], name: str, *arguments: str, hint: str 
 
 
 _METHODS = frozenset(
-    {
-        "async_invoke",
-        "async_invoke_batch",
-        "close",
-        "invoke",
-        "known_outputs",
-        "on_timer",
-        "open",
-        "snapshot_complete",
-        "snapshot_state",
-        "timeout",
-    }
+    name
+    for kind in (AsyncFunction, AsyncBatchFunction, BlockingFunction, CallbackFunction)
+    for name in dir(kind)
+    if not name.startswith("_") and inspect.isfunction(getattr(kind, name))
 )
 
 _checked: WeakSet[type] = WeakSet()

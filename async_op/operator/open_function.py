@@ -152,12 +152,12 @@ async def _until(closing: asyncio.Future[None]) -> asyncio.CancelledError | None
     try:
         await asyncio.wait({closing})  # not the future itself, which a cancellation of this task would cancel
     except asyncio.CancelledError as error:
-        if closing.done() or not await _has_come_with_all_others(closing):
+        if closing.done() or not await _is_asked_once_calls_have_ended(closing):
             return error
     return None
 
 
-async def _has_come_with_all_others(closing: asyncio.Future[None]) -> bool:
+async def _is_asked_once_calls_have_ended(closing: asyncio.Future[None]) -> bool:
     """Tell whether the function is to be closed after all, once a cancellation of all tasks has had its effect.
 
     Calls that were cancelled, too, may still need what the function has opened.

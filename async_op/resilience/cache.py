@@ -11,7 +11,15 @@ from cachetools import LRUCache, TTLCache
 from async_op.clock import Clock
 from async_op.in_flight.entries import Entry
 from async_op.outputs import own_outputs
-from keygroups.arguments import Duration, check_callable, check_count, check_flag, check_positive_duration, seconds_of
+from keygroups.arguments import (
+    Duration,
+    check_callable,
+    check_count,
+    check_flag,
+    check_positive_duration,
+    not_awaitable,
+    seconds_of,
+)
 from keygroups.representation import fields_repr
 from keygroups.state import identity_of
 
@@ -94,7 +102,7 @@ class OutputCache:
 
     def get(self, entry: Entry) -> Sequence[Any] | None:
         """Return the cached outputs for an element, or None."""
-        key = self._asked[entry] if entry in self._asked else identity_of(self._key(entry.value))
+        key = self._asked[entry] if entry in self._asked else identity_of(not_awaitable("key", self._key(entry.value)))
         outputs = self._outputs.get(key)
         if outputs is None:
             self.misses += 1

@@ -9,7 +9,7 @@ from typing import Any
 
 from async_op.functions.context import InvocationContext, Invoke
 from async_op.outputs import checked, own_outputs
-from keygroups.arguments import check_callable
+from keygroups.arguments import check_callable, not_awaitable
 from keygroups.state import identity_of
 
 Outcome = Sequence[Any] | BaseException | None
@@ -61,7 +61,7 @@ class Flights:
 
     async def invoke(self, value: Any, ctx: InvocationContext) -> Sequence[Any]:
         """Make the call for a value, or wait for an identical call that is under way."""
-        key = identity_of(self._key(value))
+        key = identity_of(not_awaitable("key", self._key(value)))
         outcome: Outcome = None
         while outcome is None:
             followers = self._followers.get(key)

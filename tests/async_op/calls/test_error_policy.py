@@ -8,6 +8,7 @@ import pytest
 
 from async_op import (
     AsyncTimeoutError,
+    Cache,
     CircuitBreaker,
     DeadLetter,
     ElementFailed,
@@ -15,6 +16,7 @@ from async_op import (
     InvalidFunctionResult,
     Record,
     Resilience,
+    SingleFlight,
     Watermark,
 )
 from keygroups import ConfigError, ValueState
@@ -191,6 +193,8 @@ HIDDEN: dict[str, dict[str, Any]] = {
     "failure_on": {
         "resilience": Resilience(circuit_breaker=CircuitBreaker(), failure_on=lambda error: later(error))  # type: ignore[arg-type]
     },
+    "cache": {"resilience": Resilience(cache=Cache(key=lambda value: later(value), max_entries=5))},
+    "single_flight": {"resilience": Resilience(single_flight=SingleFlight(lambda value: later(value)))},
 }
 
 
@@ -201,7 +205,8 @@ async def test_what_is_never_awaited_is_not_taken_for_done_or_for_true(name: str
             return [value]
         raise ValueError("no")
 
+    argument = "key" if name in ("cache", "single_flight") else name
     async with opened(Instant(call), **HIDDEN[name]) as bench:
         await bench.feed(1)
-        with pytest.raises((ConfigError, ElementFailed), match=f"{name}='<coroutine>': it returns something"):
+        with pytest.raises((ConfigError, ElementFailed), match=f"{argument}='<coroutine>': it returns something"):
             await bench.operator.finish()

@@ -368,7 +368,7 @@ async def test_each_event_loop_has_its_own() -> None:
         assert here.log == ["made"]
 
 
-async def test_an_operator_that_nobody_closes_is_closed_with_the_loop() -> None:
+async def test_an_abandoned_operator_is_closed_with_its_loop() -> None:
     log: list[str] = []
 
     async def leave_open() -> None:

@@ -116,17 +116,6 @@ class HalfOpen(Scoped):
         await super().close()
 
 
-async def test_an_open_that_is_cancelled_is_closed_in_its_task() -> None:
-    SEEN.clear()
-    opening = asyncio.create_task(Bench(HalfOpen()).operator.open())
-    await settle()
-    opening.cancel()
-
-    with pytest.raises(asyncio.CancelledError):
-        await opening
-    assert SEEN == ["left"]
-
-
 class Deaf(Scoped):
     """Ignores the cancellation of `open`."""
 
@@ -138,27 +127,16 @@ class Deaf(Scoped):
             await settle()
 
 
-async def test_an_open_that_ignores_its_cancellation_is_closed_in_its_task() -> None:
+@pytest.mark.parametrize("function", [HalfOpen, Deaf])
+async def test_an_open_that_is_cancelled_is_closed_in_its_task(function: Any) -> None:
     SEEN.clear()
-    opening = asyncio.create_task(Bench(Deaf()).operator.open())
+    opening = asyncio.create_task(Bench(function()).operator.open())
     await settle()
     opening.cancel()
 
     with pytest.raises(asyncio.CancelledError):
         await opening
     assert SEEN == ["left"]
-
-
-async def test_an_open_that_is_cancelled_before_it_begins_is_neither_opened_nor_closed() -> None:
-    SEEN.clear()
-    operator = Bench(Scoped()).operator
-    opening = asyncio.create_task(operator.open())
-    asyncio.get_running_loop().call_soon(opening.cancel)
-
-    with pytest.raises(asyncio.CancelledError):
-        await opening
-    await operator.close()
-    assert set(SEEN) <= {"left"}
 
 
 class Breaking(AsyncFunction[Any, Any]):
