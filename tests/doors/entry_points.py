@@ -6,7 +6,7 @@ import asyncio
 import logging
 import traceback
 import warnings
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +37,7 @@ from tests.doors.rules import (
     timestamp_of,
 )
 from tests.hosting.virtual_host import Kit, Run, hosted, outputs
+from tests.simulation.abandon import run_alone
 
 
 @dataclass
@@ -80,14 +81,7 @@ def in_time_of(rule: Rule, loop: VirtualLoop, work: Coroutine[Any, Any, object])
         loop.close()
         asyncio.run(work)
     else:
-        in_virtual_time(loop, work)
-
-
-def in_virtual_time(loop: VirtualLoop, work: Awaitable[object]) -> None:
-    try:
-        loop.run_until_complete(work)
-    finally:
-        loop.close()
+        run_alone(loop, work)
 
 
 def _texts(rows: Sequence[Any]) -> list[str]:
@@ -245,12 +239,12 @@ def restarted_stream(attempt: Attempt, seen: Seen, folder: Path) -> None:
         async for row in call(elements, function, snapshots=folder, job_id=NAME, **options):
             seen.says.append(row["said"])
 
-    in_virtual_time(VirtualJobLoop(), work())
+    run_alone(VirtualJobLoop(), work())
 
 
 def restarted_job(attempt: Attempt, seen: Seen, folder: Path) -> None:
     """Run a job beside its steps."""
-    in_virtual_time(VirtualJobLoop(), _restarted(attempt, seen, folder))
+    run_alone(VirtualJobLoop(), _restarted(attempt, seen, folder))
 
 
 def restarted_processes(attempt: Attempt, seen: Seen, folder: Path) -> None:

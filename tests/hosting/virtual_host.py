@@ -21,6 +21,7 @@ from async_op.testing import VirtualLoop
 from keygroups import ValueState
 from snapshots import InFlightElement
 from snapshots.format.in_flight_elements import RestoredQueue
+from tests.simulation.abandon import run_alone
 
 GENERATION = "run"
 SEEN = ValueState("seen", default=0)
@@ -163,11 +164,7 @@ def hosted(
             await host.answer("the driver", say.Renew(GENERATION))
             await asyncio.sleep(20.0)
 
-    loop = VirtualLoop()
-    try:
-        loop.run_until_complete(live())
-    finally:
-        loop.close()
+    run_alone(VirtualLoop(), live())
 
 
 def restored(*elements: InFlightElement) -> Any:

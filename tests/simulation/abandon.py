@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from contextlib import suppress
+from typing import TypeVar
 
 from async_op.testing import Stalled, VirtualLoop
 
+_Result = TypeVar("_Result")
+
 _ROUNDS_MAX = 10
+
+
+def run_alone(loop: VirtualLoop, work: Awaitable[_Result]) -> _Result:
+    """Run work on a loop that nothing else needs, and return its result."""
+    try:
+        return loop.run_until_complete(work)
+    finally:
+        abandon(loop)
 
 
 def abandon(loop: VirtualLoop) -> None:

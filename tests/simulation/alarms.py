@@ -17,6 +17,7 @@ from async_op import Watermark
 from async_op.testing import VirtualLoop
 from snapshots import SnapshotStore
 from snapshots.upkeep.compaction import compact
+from tests.simulation.abandon import abandon
 from tests.simulation.fed import (
     FedRun,
     FedSubtask,
@@ -120,6 +121,6 @@ def simulate(seed: int) -> Run:
         run.check_heard()
         assert not errors, errors
     finally:
-        run.loop.close()
+        abandon(run.loop)
         MemoryFileSystem.store.clear()
     return run

@@ -33,6 +33,7 @@ from async_op import (
 )
 from async_op.testing import VirtualLoop
 from snapshots import SnapshotStore
+from tests.simulation.abandon import abandon
 from tests.simulation.limits import SubtaskLimits
 
 _EVENTS_MAX = 60
@@ -275,4 +276,4 @@ def test_every_promise_holds_where_calls_are_shared(seed: int) -> None:
         assert not errors
         assert not asyncio.all_tasks(loop)
     finally:
-        loop.close()
+        abandon(loop)

@@ -15,7 +15,8 @@ from async_op.job.counters import counts_of, counts_of_written
 from snapshots import SnapshotStore
 from snapshots.inspection.activity import COUNTED
 from tests.async_op.job.kit import Counting, Epochs, Gated, Log, new_job, running, same
-from tests.async_op.job.test_run import in_virtual_time, passed
+from tests.async_op.job.test_run import passed
+from tests.async_op.job.virtual_job_loop import in_virtual_time
 from tests.async_op.kit import eventually
 
 CALLS = ("rows", "outputs", "calls", "retries", "reinvoked", "reemitted", "skipped", "dead_letters", "in_flight")

@@ -11,7 +11,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from async_op import AsyncFunction, BlockingFunction, InvocationContext, Step
 from tests.async_op.job.kit import Epochs, Gated, Log, new_job, running, same
-from tests.async_op.job.test_run import in_virtual_time, passed
+from tests.async_op.job.test_run import passed
+from tests.async_op.job.virtual_job_loop import in_virtual_time
 from tests.async_op.kit import eventually
 
 

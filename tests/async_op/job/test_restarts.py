@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from async_op.metrics.watch import Watches
 from keygroups import ConfigError
 from snapshots import SnapshotStore, WriterFenced
 from tests.async_op.job.kit import Counting, Epochs, Log, new_job, same
-from tests.async_op.job.virtual_job_loop import VirtualJobLoop
+from tests.async_op.job.virtual_job_loop import in_virtual_time
 
 POLICY = RestartPolicy(max_restarts=3, initial_delay=10.0, max_delay=25.0, reset_after=1000.0)
 
@@ -24,16 +24,6 @@ POLICY = RestartPolicy(max_restarts=3, initial_delay=10.0, max_delay=25.0, reset
 def no_files_left() -> Iterator[None]:
     yield
     MemoryFileSystem.store.clear()
-
-
-def in_virtual_time(work: Coroutine[Any, Any, None]) -> float:
-    """Run to the end, and return for how long."""
-    loop = VirtualJobLoop()
-    try:
-        loop.run_until_complete(work)
-        return loop.time()
-    finally:
-        loop.close()
 
 
 class Fragile(Log):

@@ -14,7 +14,8 @@ from async_op import AsyncFunction, InvocationContext, Runtime, Step
 from async_op.job.positions import Positions
 from snapshots import SnapshotStore
 from tests.async_op.job.kit import Counting, Epochs, Gated, Log, new_job, running, same
-from tests.async_op.job.test_run import in_virtual_time, passed
+from tests.async_op.job.test_run import passed
+from tests.async_op.job.virtual_job_loop import in_virtual_time
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -25,7 +25,7 @@ from keygroups import ListState, OperatorListState
 from snapshots import SnapshotStore
 from snapshots.filesystem import MemoryFolder
 from tests.async_op.job.kit import Counting, Epochs, Gated, Log, new_job, running, same
-from tests.async_op.job.virtual_job_loop import VirtualJobLoop
+from tests.async_op.job.virtual_job_loop import in_virtual_time
 from tests.async_op.kit import eventually
 
 CLICKS = ListState("clicks")
@@ -56,14 +56,6 @@ SESSIONS = Step(Sessions(), "sessions", key_by=lambda value: value[0])
 def no_files_left() -> Iterator[None]:
     yield
     MemoryFileSystem.store.clear()
-
-
-def in_virtual_time(work: Coroutine[Any, Any, None], storage_seconds: float = 0.0) -> None:
-    loop = VirtualJobLoop(lambda: storage_seconds)
-    try:
-        loop.run_until_complete(work)
-    finally:
-        loop.close()
 
 
 @pytest.mark.parametrize("mode", ["unordered", "ordered", "key_ordered"])

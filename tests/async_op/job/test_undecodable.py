@@ -16,7 +16,7 @@ from async_op import FixedDelayRetry, letter_value
 from async_op.connectors import ConnectorUnavailable, FileSource, Reached, Source, Undecodable
 from keygroups import ConfigError
 from tests.async_op.job.kit import Epochs, new_job, same
-from tests.async_op.job.test_run import in_virtual_time
+from tests.async_op.job.virtual_job_loop import in_virtual_time
 
 
 class Bad(Source[Any]):

@@ -6,7 +6,7 @@ in the loop's own thread, between two turns of the loop and one piece after the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future
 from typing import Any
 from unittest import mock
@@ -14,6 +14,7 @@ from unittest import mock
 from async_op.job import committing
 from async_op.testing import VirtualLoop
 from async_op.testing.virtual_loop import AtOnce
+from tests.simulation.abandon import run_alone
 
 
 class VirtualJobLoop(VirtualLoop):
@@ -34,6 +35,13 @@ class VirtualJobLoop(VirtualLoop):
     def run_forever(self) -> None:
         with mock.patch.object(committing, "DaemonPool", OneAfterTheOther):
             super().run_forever()
+
+
+def in_virtual_time(work: Coroutine[Any, Any, None], storage_seconds: float = 0.0) -> float:
+    """Run to the end, and return for how long."""
+    loop = VirtualJobLoop(lambda: storage_seconds)
+    run_alone(loop, work)
+    return loop.time()
 
 
 class _Later(AtOnce):

@@ -15,16 +15,13 @@ from async_op.elements import Record, Watermark
 from async_op.subtask.inbox import Reserve, ReservedInbox
 from async_op.subtask.outbox import RUN, Outbox
 from async_op.testing import VirtualLoop
+from tests.simulation.abandon import run_alone
 
 FOR_EVER = 10.0**6
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    loop = VirtualLoop()
-    try:
-        loop.run_until_complete(work)
-    finally:
-        loop.close()
+    run_alone(VirtualLoop(), work)
 
 
 def inbox_of(size: int) -> ReservedInbox:

@@ -24,6 +24,7 @@ from snapshots import (
 from snapshots.format import file_lists
 from snapshots.testing.wrappers import Operation
 from snapshots.versions import expired_version
+from tests.simulation.abandon import run_alone
 from tests.simulation.fed import NAMESPACE, FedRun
 from tests.simulation.histories import HISTORY, STATES, BatchHistorian, Event, numbers_of
 from tests.simulation.luck import without_luck
@@ -286,9 +287,6 @@ def simulate(seed: int, kinds: frozenset[str] | None = None, *, on_disk: bool | 
     """Run a seed to its end; raises what goes wrong."""
     world = World(seed, kinds, on_disk=on_disk)
     world.loop.set_exception_handler(lambda _, context: world.errors.append(context))
-    try:
-        with installed(world):
-            world.loop.run_until_complete(world.go())
-    finally:
-        world.loop.close()
+    with installed(world):
+        run_alone(world.loop, world.go())
     return world

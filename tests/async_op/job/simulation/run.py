@@ -31,6 +31,7 @@ from tests.async_op.job.simulation.scenario import GROUPS, scenarios_of
 from tests.async_op.job.simulation.sinks import Letters, Output
 from tests.async_op.job.simulation.sources import OnTheLoop, read_so_far, source_of
 from tests.async_op.job.simulation.world import Fault, World
+from tests.simulation.abandon import abandon
 from tests.simulation.payments import Payments
 
 RUN_SECONDS = 2000
@@ -76,7 +77,7 @@ def _simulate(world: World) -> None:
         world.payments.check_answers()  # another element's result explains what followed from it
         raise
     finally:
-        world.loop.close()
+        abandon(world.loop)
 
 
 def _content(part: Part) -> tuple[Any, ...]:
