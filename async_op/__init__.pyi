@@ -45,6 +45,7 @@ from .functions.runtime import Runtime
 from .functions.shared_resources import Shared, shared
 from .functions.streamed_answers import joined_answer
 from .job.errors import (
+    ConnectorBroken,
     ConnectorCancelled,
     DeadLettersUnclaimed,
     JobAlreadyRunning,
@@ -81,6 +82,7 @@ __all__ = [
     "CircuitBreaker",
     "CircuitOpen",
     "Clock",
+    "ConnectorBroken",
     "ConnectorCancelled",
     "ConnectorInterrupted",
     "CostAboveLimit",

@@ -16,11 +16,8 @@ _log = logging.getLogger(__name__)
 CLOSE_SECONDS = 10.0
 """How long a function may take to close: one that waits for its service must not keep a program from its end."""
 
-FUNCTION_TASK = "keygroups function"
-"""The name of the tasks in which functions are opened and closed."""
-
-SHARED_TASK = "keygroups shared"
-"""The name of the tasks in which shared resources are made and closed."""
+KEEPER_TASK = "keygroups keeper"
+"""The name of the tasks in which functions, shared resources, sources and sinks are opened and closed."""
 
 _ATTEMPTS_MAX = 10
 _WAIT_SECONDS = 0.5
@@ -45,7 +42,7 @@ def tasks_if_all_are_cancelled() -> set[asyncio.Task[Any]] | None:
 
     Tasks that keep what others need are left out: they end after the others.
     """
-    others = {one for one in asyncio.all_tasks() if one.get_name() not in (FUNCTION_TASK, SHARED_TASK)}
+    others = {one for one in asyncio.all_tasks() if one.get_name() != KEEPER_TASK}
     ending = {one for one in others if one.cancelling()}
     return ending if len(others) - len(ending) <= 1 else None  # one may be the task that cancels the others
 

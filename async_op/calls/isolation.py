@@ -10,7 +10,6 @@ from itertools import chain
 from types import coroutine
 from typing import Any, ParamSpec, TypeVar
 
-from async_op.cancellation import FUNCTION_TASK
 from async_op.functions.context import InvocationContext, Invoke
 from async_op.threads.decimal_context import with_own_decimals
 from keygroups.state.detached import IMMUTABLE, are_immutable, have_types, own_copy
@@ -34,25 +33,22 @@ class CallContexts:
 
     Attributes
     ----------
+    home : Context
+        Where `open` and `close` run.
     base : Context
         What calls get copies of. Nothing runs in it.
     """
 
-    __slots__ = ("_decimals", "_home", "base")
+    __slots__ = ("_decimals", "base", "home")
 
     def __init__(self) -> None:
-        self._home, _ = with_own_decimals(copy_context())
-        self.base: Context = self._home.copy()
+        self.home, _ = with_own_decimals(copy_context())
+        self.base: Context = self.home.copy()
         self._decimals: decimal.Context | None = None
-
-    def at_home(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run a coroutine that opens and closes the function in a task of its own, in the operator's context."""
-        # Not through the loop's task factory: an eager factory would run the task before its owner knows about it.
-        return asyncio.Task(coroutine, loop=asyncio.get_running_loop(), name=FUNCTION_TASK, context=self._home)
 
     def opened(self) -> None:
         """Let calls see what the function's `open` has set."""
-        self.base, self._decimals = with_own_decimals(self._home)
+        self.base, self._decimals = with_own_decimals(self.home)
 
     @property
     def are_costly(self) -> bool:

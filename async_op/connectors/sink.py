@@ -29,8 +29,8 @@ class Sink(ABC, Generic[T]):
     the epoch, or sees that it is there already. A write that was interrupted leaves nothing, or is replaced as well.
     Then every output arrives exactly once.
 
-    All methods are called on the event loop of the job, so they must not block it, and one after the other. A sink may
-    be opened again after it was closed.
+    All methods are called on the event loop of the job, so they must not block it, and one after the other. `open` and
+    `close` run in one task. A sink may be opened again after it was closed.
 
     Attributes
     ----------

@@ -92,7 +92,7 @@ class Source(ABC, Generic[T]):
     `open`, `partitions`, `read` and `close` are called on the event loop of the job, so they must not block it. What
     `read` returns decides where values are fetched: an async iterator is awaited on the event loop, and any other
     iterator is pulled, and closed if it is a generator, on a thread of its own. Each partition has at most one reader.
-    A source may be opened again after it was closed.
+    `open` and `close` run in one task. A source may be opened again after it was closed.
 
     Attributes
     ----------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from inspect import isawaitable
 from itertools import chain
 from operator import index
@@ -166,12 +166,10 @@ class SinkDelivery(ABC):
         sink.lineage = self._lineage
         sink.was_written = yield Note(lambda: self._notes.was_written(self._role(sink), repr(sink)))
 
-    def opened(self, sink: Sink[Any]) -> Steps[None]:
-        """Open one of the two sinks."""
+    def opened(self, sink: Sink[Any], opening: Callable[[], Awaitable[None]]) -> Steps[None]:
+        """Open one of the two sinks by what `opening` returns."""
         yield from self.expecting(sink)
-        yield from self._tried(
-            sink, None, lambda: to_await(sink, "open", sink.open()), f"opening {type(sink).__name__}", None
-        )
+        yield from self._tried(sink, None, opening, f"opening {type(sink).__name__}", None)
 
     def written(
         self, sink: Sink[Any], epoch: Delivered, content: Values, noted: Mapping[int, RefusedOutput] | None = None

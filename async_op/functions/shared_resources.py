@@ -192,7 +192,7 @@ class _Keeper:
         self.is_ending = False
         self._limit: asyncio.TimerHandle | None = None
         # Not through the loop's task factory: an eager one would run the factory before the first user is counted.
-        self._task = asyncio.Task(self._keep(_keepers_of(loop)), loop=loop, name=cancellation.SHARED_TASK)
+        self._task = asyncio.Task(self._keep(_keepers_of(loop)), loop=loop, name=cancellation.KEEPER_TASK)
 
     async def join(self) -> _Lease:
         """Begin a use, once the resource has been made; raises the factory's error."""

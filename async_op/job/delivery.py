@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -72,9 +72,9 @@ class JobDelivery(SinkDelivery):
         self._waiting.append(epoch)
         self.changed.wake()
 
-    async def open(self, sink: Sink[Any]) -> None:
+    async def open(self, sink: Sink[Any], opening: Callable[[], Awaitable[None]]) -> None:
         """Open one of the two sinks, and tell it whether it has epochs of this job."""
-        await self._done(self.opened(sink))
+        await self._done(self.opened(sink, opening))
 
     def hurry(self) -> None:
         """Wait no longer between attempts: the next one is the last."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from keygroups.errors import KeyGroupsError
+from keygroups.safe_text import described
 
 
 class JobNotRunning(KeyGroupsError, RuntimeError):
@@ -47,6 +48,23 @@ class ConnectorCancelled(KeyGroupsError, RuntimeError):
         "{what} ended with a CancelledError, but the job was not cancelled; look for a client that cancels its own "
         "tasks, for instance because it was closed"
     )
+
+
+class ConnectorBroken(KeyGroupsError, RuntimeError):
+    """A task failed that `open` of a source or a sink had started, in a task group that it had entered."""
+
+    connector: str
+    """The type of the source or the sink, which is closed."""
+    cause: str
+    """The error, as text; the error itself is `__cause__`."""
+
+    def __init__(self, connector: str, cause: BaseException) -> None:
+        self.connector = connector
+        self.cause = described(cause)
+        super().__init__(
+            f"what {connector} had opened ended with {self.cause}, so it was closed: handle the error where it is "
+            "raised, or let the job restart; it continues from its newest snapshot"
+        )
 
 
 class ChildLost(KeyGroupsError, RuntimeError):

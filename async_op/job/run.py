@@ -10,11 +10,10 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 from async_op.clock import LoopClock
-from async_op.connectors.conformance import closed, to_await
+from async_op.connectors.conformance import to_await
 from async_op.connectors.retrying import retried
 from async_op.connectors.sink import Sink
 from async_op.connectors.source import Source
@@ -33,7 +32,7 @@ from async_op.job.processes.distributed_chain import DistributedChain
 from async_op.job.progress import JobProgress
 from async_op.job.reading import Reading
 from async_op.job.step import SOURCE
-from async_op.job.task_group import TaskGroup
+from async_op.job.task_group import OpenConnector, TaskGroup
 from async_op.job.waiting import connector, ended, to_the_end, told_if_long
 from async_op.statistics import JobState
 from async_op.threads.own_thread import on_own_thread
@@ -123,7 +122,7 @@ class Run:
         self._failed: BaseException | None = None
         self._committed_work: object = None
         self._totals = Counter[str]()
-        self._opened: list[Source[Any] | Sink[Any]] = []
+        self._opened: list[OpenConnector] = []
         self._state: JobState = "opening"
         self._oldest_call_seconds = 0.0
         """Looked up from time to time: other threads ask for the progress, and must not walk the queues."""
@@ -226,12 +225,10 @@ class Run:
     async def _open(self) -> None:
         setting, snapshot = self._setting, self._committer.snapshot
         for one in (setting.sink, setting.dead_letters, setting.source):
-            if isinstance(one, Sink):
-                await self._delivery.open(one)
-            elif one is not None:
-                await self._open_source(one)
             if one is not None:
-                self._opened.append(one)
+                opened = OpenConnector(one, self._tasks)
+                await (self._delivery.open(one, opened.open) if isinstance(one, Sink) else self._open_source(opened))
+                self._opened.append(opened)
         if snapshot is not None:
             for epoch in await on_own_thread(stored_epochs, snapshot):
                 self._delivery.add(epoch)
@@ -249,10 +246,10 @@ class Run:
         self._tasks.spawn(self._tell_of_commits())
         self._tasks.spawn(self._collector.spill())
 
-    async def _open_source(self, source: Source[Any]) -> None:
-        what = f"opening {type(source).__name__}"
+    async def _open_source(self, source: OpenConnector) -> None:
+        what = f"opening {type(source.connector).__name__}"
         with told_if_long(what), connector(what):
-            await retried(source.retry, what, lambda: to_await(source, "open", source.open()))
+            await retried(source.connector.retry, what, source.open)
 
     async def _restore_source(self) -> None:
         source, known = self._setting.source, self._setting.positions.known()
@@ -449,7 +446,7 @@ class Run:
         children = self._setting.children
         processes = () if children is None else (("the processes", children.end),)
         steps = (f"job {self._setting.job_id}", self._tasks.end), ("the steps", self._chain.close), *processes
-        connectors = ((type(one).__name__, partial(closed, one)) for one in reversed(self._opened))
+        connectors = ((type(one.connector).__name__, one.close) for one in reversed(self._opened))
         for name, close in (*steps, *connectors):
             try:
                 with connector(f"closing {name}"):

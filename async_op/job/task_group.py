@@ -6,24 +6,35 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from async_op.connectors.conformance import Connector, closed, to_await
 from async_op.errors import as_exception
+from async_op.job.errors import ConnectorBroken
 from async_op.job.waiting import ended, heard
-from async_op.threads.decimal_context import own_context
+from async_op.own_task import OwnTask
+from async_op.threads.decimal_context import own_context, with_own_decimals
 
 _Result = TypeVar("_Result")
 
 
 class TaskGroup:
-    """Runs coroutines until the job ends. Only the thread of the event loop may call it."""
+    """Runs coroutines until the job ends. Only the thread of the event loop may call it.
+
+    Attributes
+    ----------
+    context : Context
+        Where sources and sinks are opened. Each task has a copy of it, so it sees the context variables they have set;
+        functions do not.
+    """
 
     def __init__(self) -> None:
+        self.context = own_context()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a coroutine in a task of its own; whatever it raises fails the job."""
-        # What a source or a sink sets there, no function sees that is opened later, as after a rescale.
-        task = asyncio.get_running_loop().create_task(self._supervise(coroutine), context=own_context())
+        context, _ = with_own_decimals(self.context)
+        task = asyncio.get_running_loop().create_task(self._supervise(coroutine), context=context)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda _: coroutine.close())  # if it was cancelled before it began
@@ -66,3 +77,54 @@ class TaskGroup:
             self.fail(error)
         except BaseException as error:  # noqa: BLE001 - it fails the job
             self.fail(error)
+
+
+class OpenConnector(OwnTask):
+    """Opens and closes a source or a sink. Only the event loop's thread may call it.
+
+    Parameters
+    ----------
+    connector : Source or Sink
+        The source or the sink.
+    tasks : TaskGroup
+        The tasks of the job, which fail if what the connector has opened breaks.
+
+    Attributes
+    ----------
+    connector : Source or Sink
+        The source or the sink.
+    """
+
+    __slots__ = ("_is_open", "_tasks", "connector")
+
+    def __init__(self, connector: Connector, tasks: TaskGroup) -> None:
+        super().__init__()
+        self.connector = connector
+        self._tasks = tasks
+        self._is_open = False
+
+    async def open(self) -> None:
+        """Open it. After a failure it may be opened again, and need not be closed."""
+        try:
+            await self._open_in(self._tasks.context)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Close it, if it is open; may be called again."""
+        await self._close_in_task()
+
+    async def _begin(self) -> None:
+        await to_await(self.connector, "open", self.connector.open())
+        self._is_open = True
+
+    async def _end(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            await closed(self.connector)
+
+    async def _break(self, error: BaseException) -> None:
+        failure = ConnectorBroken(type(self.connector).__name__, error)
+        failure.__cause__ = error
+        self._tasks.fail(failure)

@@ -161,11 +161,6 @@ class Parts:
         self.back_pressure = self._make_back_pressure(options, around)
         self.recovery = Recovery(self.in_flight, self.dispatch, self.timers, clock, options.timeout, self.completion)
 
-    async def open_function(self) -> None:
-        """Open the function, and let it write its operator maps until `open` returns."""
-        await self._function.open(self.runtime)
-        self.runtime.operator_states.seal()
-
     def finish(self, hurry: bool) -> None:
         """Handle the end of the input; with `hurry`, make the last attempts now and treat all outcomes as final."""
         self.dispatch.finish(hurry)

@@ -259,7 +259,7 @@ class AsyncWaitOperator:
                     waiters=self._waiters,
                 )
                 self._executor = OperatorExecutor(parts.mailbox, self._cut, self._begin_close)
-                await self._function.open(parts.open_function, parts.contexts)
+                await self._function.open(parts.runtime, parts.contexts)
                 if restore is not None:
                     await parts.recovery.take_over(self._fitting(await on_own_thread(restore.queue)))
                 self._lifecycle.opened()
