@@ -32,6 +32,10 @@ class Stoppable(Protocol):
         """Begin nothing more."""
         ...
 
+    def ignore_calls(self) -> None:
+        """Begin no more calls, and ignore the outcomes of those under way."""
+        ...
+
 
 class Lifecycle:
     """Knows whether an operator may be used, and if not, why; an error of any part ends the operator through `fail`.
@@ -174,6 +178,11 @@ class Lifecycle:
         if self._watch is not None:
             self._watch.end()
         self._stop()
+
+    def ignore_calls(self) -> None:
+        """Begin no more calls, and ignore the outcomes of those under way: the operator is about to fail."""
+        if self._parts is not None:
+            self._parts.ignore_calls()
 
     def _stop(self) -> None:
         if self._parts is not None:

@@ -35,8 +35,8 @@ class OwnTask(ABC):
         """Close it; what this raises comes out of `close`."""
 
     @abstractmethod
-    async def _break(self, error: BaseException) -> None:
-        """Fail its user: it is closed already, because the task has been cancelled, as a task group in it may do."""
+    async def _break(self, cancelled: asyncio.CancelledError) -> None:
+        """Close it by `_ended`, and fail its user with what that returns: a task group in it has cancelled the task."""
 
     async def _open_in(self, context: Context) -> None:
         """Begin the task, which runs in a context that nothing else may run in meanwhile; returns once it is open."""
@@ -73,12 +73,10 @@ class OwnTask(ABC):
             _forget_cancellations()
         opened.set()
         cancelled = await _until(closing)
-        is_asked = closing.done()
-        raised = await self._ended() or cancelled
-        if is_asked:
-            self._raised = raised
-        elif raised is not None:
-            await self._break(raised)
+        if cancelled is None or closing.done():
+            self._raised = await self._ended() or cancelled
+        else:
+            await self._break(cancelled)
 
     async def _ended(self) -> BaseException | None:
         """Close it, and return what that raises: `KeyboardInterrupt`, raised here, would end the loop."""

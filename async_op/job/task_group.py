@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ from async_op.own_task import OwnTask
 from async_op.threads.decimal_context import own_context, with_own_decimals
 
 _Result = TypeVar("_Result")
+_log = logging.getLogger(__package__)
 
 
 class TaskGroup:
@@ -40,10 +42,12 @@ class TaskGroup:
         task.add_done_callback(lambda _: coroutine.close())  # if it was cancelled before it began
         return task
 
-    def fail(self, error: BaseException) -> None:
-        """Fail the job; the first error counts."""
-        if not self._failure.done():
+    def fail(self, error: BaseException) -> bool:
+        """Fail the job; the first error counts. Returns whether it is this one."""
+        is_first = not self._failure.done()
+        if is_first:
             self._failure.set_exception(as_exception(error))
+        return is_first
 
     async def run(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
         """Run a coroutine to its end, or raise the first failure of any task as soon as it comes."""
@@ -124,7 +128,9 @@ class OpenConnector(OwnTask):
             self._is_open = False
             await closed(self.connector)
 
-    async def _break(self, error: BaseException) -> None:
+    async def _break(self, cancelled: asyncio.CancelledError) -> None:
+        error = await self._ended() or cancelled
         failure = ConnectorBroken(type(self.connector).__name__, error)
         failure.__cause__ = error
-        self._tasks.fail(failure)
+        if not self._tasks.fail(failure):  # what has failed the job is often a consequence
+            _log.error("%s", failure, exc_info=error)

@@ -176,14 +176,18 @@ class Parts:
         self.in_flight.stop()
         if self.timers is not None:
             self.timers.stop()
-        self.completion.stop()
-        self.dispatch.stop()
+        self.ignore_calls()
         self.calls.stop()
         if self.limits is not None:
             self.limits.stop()
         obstacle = self._around.lifecycle.obstacle
         assert obstacle is not None, "an operator that has not ended is not stopped"
         self._around.waiters.end(obstacle)
+
+    def ignore_calls(self) -> None:
+        """Begin no more calls, and ignore the outcomes of those under way."""
+        self.completion.stop()
+        self.dispatch.stop()
 
     def cancel(self) -> None:
         """Cancel all calls at once: none that is waited for can still end well. `close` waits until they have ended."""

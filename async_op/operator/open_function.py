@@ -82,7 +82,9 @@ class OpenFunction(OwnTask):
         with _named(self._function, "close"):
             await closed_in_time(f"close() of {name_of(self._function)}", self._function.close())
 
-    async def _break(self, error: BaseException) -> None:
+    async def _break(self, cancelled: asyncio.CancelledError) -> None:
+        self._lifecycle.ignore_calls()  # they may fail because of what is closed now
+        error = await self._ended() or cancelled
         failure = OperatorInterrupted(error)
         failure.__cause__ = error
         self._lifecycle.fail(failure)

@@ -137,7 +137,7 @@ class Breaking(Scoped):
         self.is_broken = asyncio.Event()
         self.group = asyncio.TaskGroup()
         await self.group.__aenter__()
-        self.group.create_task(self.listen())
+        self.listener = self.group.create_task(self.listen())
         await super().open()
 
     async def listen(self) -> None:
@@ -146,6 +146,7 @@ class Breaking(Scoped):
 
     async def close(self) -> None:
         await super().close()
+        self.listener.cancel()
         await self.group.__aexit__(None, None, None)
 
 
@@ -168,6 +169,26 @@ async def test_what_breaks_in_the_background_fails_the_job_and_is_told(is_source
             await task
     assert isinstance(raised.value.__cause__, ExceptionGroup)
     assert seen == [f"{type(broken).__name__} {what}" for what in ("opened", "closed")]
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 3, 10])
+async def test_what_broke_in_the_background_is_told_too_if_a_write_fails_first(
+    turns: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Failing(BreakingSink):
+        async def write(self, values: Sequence[Any], epoch: int) -> None:
+            self.is_broken.set()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            raise ValueError("not connected")
+
+        async def close(self) -> None:
+            await settle()
+            await super().close()
+
+    with pytest.raises((ValueError, ConnectorBroken)) as raised:
+        await new_job(Log([1]), same, Failing()).run()
+    assert "the broker has gone" in f"{raised.value} {caplog.text}"
 
 
 async def test_a_job_restarts_when_a_sink_breaks_in_the_background() -> None:

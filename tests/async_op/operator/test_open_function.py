@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from async_op import AsyncDataStream, AsyncFunction, InvocationContext, OperatorInterrupted, Runtime, shared
+from async_op import AsyncDataStream, AsyncFunction, InvocationContext, OperatorInterrupted, Runtime, Step, shared
 from async_op.connectors import Sink
-from tests.async_op.job.kit import new_job
+from tests.async_op.job.kit import Epochs, new_job, same
 from tests.async_op.kit import Bench, settle
 
 SEEN: list[str] = []
@@ -182,6 +182,33 @@ async def test_what_breaks_in_the_background_ends_the_operator_and_is_told(door:
         await asyncio.wait_for(door(Breaking(), [1]), 60)
     assert SEEN == ["called with 1", "closed"]
     assert "the service has gone" in causes_of(raised.value)
+
+
+class Dependent(Breaking):
+    """Whose calls fail as soon as what they need is closed."""
+
+    async def open(self, runtime: Runtime) -> None:
+        await super().open(runtime)
+        self.is_closed = asyncio.Event()
+
+    async def async_invoke(self, value: Any, ctx: InvocationContext) -> list[Any]:
+        self.is_broken.set()
+        await self.is_closed.wait()
+        raise ConnectionError("closed")
+
+    async def close(self) -> None:
+        self.is_closed.set()
+        await settle()
+        await super().close()
+
+
+async def test_calls_that_fail_because_the_function_closes_after_a_failure_are_no_failures() -> None:
+    sink, letters = Epochs(), Epochs()
+    options = {"snapshots": "memory://dependent", "dead_letters": letters}
+    with pytest.raises(OperatorInterrupted):
+        await new_job([1, 2], Step(Dependent(), "call", on_error="dead_letter"), sink, **options).run()
+    await new_job([1, 2], Step(same, "call"), sink, **options).run()
+    assert (sorted(sink.values), letters.values) == ([1, 2], [])
 
 
 class Client:
