@@ -40,11 +40,15 @@ async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> set[asyncio.Task[Any
 def tasks_if_all_are_cancelled() -> set[asyncio.Task[Any]] | None:
     """Return the tasks under way if a program cancels all of them, as `asyncio.run` does at its end, or else None.
 
-    Tasks that keep what others need are left out: they end after the others.
+    Tasks that keep what others need are left out: they end after the others. The caller's task is cancelled. If it is
+    the only one, something in it has cancelled it.
     """
-    others = {one for one in asyncio.all_tasks() if one.get_name() != KEEPER_TASK}
+    others = asyncio.all_tasks() - {asyncio.current_task()}
     ending = {one for one in others if one.cancelling()}
-    return ending if len(others) - len(ending) <= 1 else None  # one may be the task that cancels the others
+    if others and not ending:
+        return None
+    is_end = len(others) - len(ending) <= 1  # one may be the task that cancels the others
+    return {one for one in ending if one.get_name() != KEEPER_TASK} if is_end else None
 
 
 def run_to_end(main: Coroutine[Any, Any, None]) -> None:

@@ -23,7 +23,8 @@ class OwnTask(ABC):
 
     def __init__(self) -> None:
         self._task: asyncio.Task[None] | None = None
-        self._closing: asyncio.Future[None] | None = None
+        self._closing: asyncio.Future[bool] | None = None
+        """Whether the user has asked for it: the result is false if what it needs has broken."""
         self._raised: BaseException | None = None
 
     @abstractmethod
@@ -35,8 +36,16 @@ class OwnTask(ABC):
         """Close it; what this raises comes out of `close`."""
 
     @abstractmethod
-    async def _break(self, cancelled: asyncio.CancelledError) -> None:
-        """Close it by `_ended`, and fail its user with what that returns: a task group in it has cancelled the task."""
+    async def _break(self, cancelled: asyncio.CancelledError | None) -> None:
+        """Close it by `_ended`, and fail its user with what that returns.
+
+        A task group in it has cancelled the task; or something that it needs has broken, and `cancelled` is None.
+        """
+
+    def give_up(self) -> None:
+        """Have it closed, and its user fail, because something that it needs has broken."""
+        if self._closing is not None and not self._closing.done():
+            self._closing.set_result(False)
 
     async def _open_in(self, context: Context) -> None:
         """Begin the task, which runs in a context that nothing else may run in meanwhile; returns once it is open."""
@@ -52,7 +61,8 @@ class OwnTask(ABC):
         task, self._task = self._task, None
         if task is not None and not task.done():
             assert self._closing is not None, "`_open_in` has set it"
-            self._closing.set_result(None)
+            if not self._closing.done():
+                self._closing.set_result(True)
             await task  # which gets a cancellation of this task
             self._raise(None)
 
@@ -65,7 +75,7 @@ class OwnTask(ABC):
             finally:
                 del raised, cancelled  # they refer to this frame
 
-    async def _live(self, opened: asyncio.Event, closing: asyncio.Future[None]) -> None:
+    async def _live(self, opened: asyncio.Event, closing: asyncio.Future[bool]) -> None:
         try:
             await self._begin()
         except BaseException as error:  # noqa: BLE001 - the opener raises it
@@ -73,7 +83,7 @@ class OwnTask(ABC):
             _forget_cancellations()
         opened.set()
         cancelled = await _until(closing)
-        if cancelled is None or closing.done():
+        if closing.done() and closing.result():
             self._raised = await self._ended() or cancelled
         else:
             await self._break(cancelled)
@@ -102,7 +112,7 @@ async def _cancelled_until(opened: asyncio.Event, task: asyncio.Task[None]) -> a
     return cancelled
 
 
-async def _until(closing: asyncio.Future[None]) -> asyncio.CancelledError | None:
+async def _until(closing: asyncio.Future[bool]) -> asyncio.CancelledError | None:
     """Wait for the request to close; return the cancellation of this task that has ended the wait."""
     try:
         await asyncio.wait({closing})  # not the future itself, which a cancellation of this task would cancel
@@ -112,7 +122,7 @@ async def _until(closing: asyncio.Future[None]) -> asyncio.CancelledError | None
     return None
 
 
-async def _is_asked_once_users_have_ended(closing: asyncio.Future[None]) -> bool:
+async def _is_asked_once_users_have_ended(closing: asyncio.Future[bool]) -> bool:
     """Tell whether there is a request to close after all, once a cancellation of all tasks has had its effect.
 
     Calls that were cancelled, too, may still need what has been opened.

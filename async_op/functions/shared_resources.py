@@ -9,8 +9,8 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Hashable, Iterator
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
-from typing import Any, Generic, TypeVar, overload
-from weakref import WeakKeyDictionary
+from typing import Any, Generic, Protocol, TypeVar, overload
+from weakref import WeakKeyDictionary, WeakSet
 
 from async_op import cancellation
 from async_op.errors import SharedOutsideOpen, as_exception
@@ -108,11 +108,21 @@ def shared(key: Hashable, factory: Callable[[], Any]) -> Shared[Any]:
     return Shared(key, factory)
 
 
+class Holder(Protocol):
+    """What uses resources for as long as it lives: a function, or another resource."""
+
+    def give_up(self) -> None:
+        """End, because one of them has broken."""
+        ...
+
+
 class Leases:
     """The resources that one function holds, or one resource. Only the thread of the event loop may call it.
 
     Parameters
     ----------
+    holder : Holder
+        Told if one of them breaks: it cannot work without it, and the next one makes it again.
     within : tuple of hashable
         The keys of the resources that are being made, each inside the one before it.
 
@@ -122,15 +132,17 @@ class Leases:
         Whether resources that are awaited now are held until `release`.
     """
 
-    __slots__ = ("_leases", "is_collecting", "within")
+    __slots__ = ("_holder", "_leases", "is_collecting", "within")
 
-    def __init__(self, within: tuple[Hashable, ...] = ()) -> None:
+    def __init__(self, holder: Holder, within: tuple[Hashable, ...] = ()) -> None:
+        self._holder = holder
         self._leases: list[_Lease] = []
         self.within = within
         self.is_collecting = False
 
     def add(self, lease: _Lease) -> None:
         """Hold one more resource."""
+        lease.holder = self._holder
         self._leases.append(lease)
 
     @contextmanager
@@ -159,17 +171,22 @@ class Leases:
 class _Lease:
     """One use of a resource."""
 
-    __slots__ = ("_is_released", "_keeper", "resource")
+    __slots__ = ("__weakref__", "_is_released", "_keeper", "holder", "resource")
 
     def __init__(self, keeper: _Keeper, resource: Any) -> None:
         self._keeper = keeper
         self._is_released = False
+        self.holder: Holder | None = None
         self.resource = resource
 
     async def release(self) -> None:
-        """End the use. The last user waits until the resource is closed, and gets the error of that."""
+        """End the use. The last user waits until the resource is closed, and gets the error of that.
+
+        If it has broken, all users do.
+        """
         if not self._is_released:
             self._is_released = True
+            self._keeper.leases.discard(self)
             self._keeper.leave()
         if self._keeper.is_ending:
             await self._keeper.end()
@@ -185,8 +202,9 @@ class _Keeper:
         loop = asyncio.get_running_loop()
         self._key = key
         self._factory = factory
-        self._leases = Leases((*within, key))
+        self._leases = Leases(self, (*within, key))
         self._users = 0
+        self.leases: WeakSet[_Lease] = WeakSet()  # not what keeps an abandoned operator
         self._unused = loop.create_future()
         self._made: asyncio.Future[Any] = loop.create_future()
         self.is_ending = False
@@ -198,7 +216,7 @@ class _Keeper:
         """Begin a use, once the resource has been made; raises the factory's error."""
         self._users += 1
         try:
-            return _Lease(self, await asyncio.shield(self._made))
+            lease = _Lease(self, await asyncio.shield(self._made))
         except asyncio.CancelledError:
             self.leave()
             if self.is_ending:
@@ -206,6 +224,17 @@ class _Keeper:
                     self._task.cancel()
                 await self.ended()
             raise
+        self.leases.add(lease)
+        return lease
+
+    def give_up(self) -> None:
+        """End, and tell all holders, because the resource has broken or one that it uses."""
+        self.is_ending = True
+        for lease in list(self.leases):
+            if lease.holder is not None:
+                lease.holder.give_up()
+        if not self._unused.done():
+            self._unused.set_result(None)
 
     def leave(self) -> None:
         """End a use."""
@@ -229,8 +258,10 @@ class _Keeper:
         try:
             async with self._resource() as resource:
                 self._made.set_result(resource)
-                await self._until_unused()
-                self._limit = asyncio.get_running_loop().call_later(cancellation.CLOSE_SECONDS, self._give_up)
+                try:
+                    await self._until_unused()
+                finally:
+                    self._limit = asyncio.get_running_loop().call_later(cancellation.CLOSE_SECONDS, self._end_closing)
         except BaseException as error:
             if not self._made.done():
                 self._fail(error)
@@ -248,11 +279,12 @@ class _Keeper:
             await asyncio.wait({self._unused})
         except asyncio.CancelledError:
             if cancellation.tasks_if_all_are_cancelled() is None:
+                self.give_up()  # a task group in the resource has cancelled this task
                 raise
             # At the end of a program the users end, too, and may need the resource for that.
             await asyncio.wait({self._unused}, timeout=cancellation.CLOSE_SECONDS)
 
-    def _give_up(self) -> None:
+    def _end_closing(self) -> None:
         """End the closing of the resource: the last user and the next one must not wait for ever."""
         what, seconds = type(self._made.result()).__name__, cancellation.CLOSE_SECONDS
         _log.warning("the end of a shared %s was given up after %g s", what, seconds)

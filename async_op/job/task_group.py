@@ -128,7 +128,8 @@ class OpenConnector(OwnTask):
             self._is_open = False
             await closed(self.connector)
 
-    async def _break(self, cancelled: asyncio.CancelledError) -> None:
+    async def _break(self, cancelled: asyncio.CancelledError | None) -> None:
+        assert cancelled is not None, "a source or a sink shares nothing"
         error = await self._ended() or cancelled
         failure = ConnectorBroken(type(self.connector).__name__, error)
         failure.__cause__ = error

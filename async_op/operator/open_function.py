@@ -45,7 +45,7 @@ class OpenFunction(OwnTask):
         super().__init__()
         self._function = function
         self._lifecycle = lifecycle
-        self._leases = Leases()
+        self._leases = Leases(self)
         self._runtime: Runtime | None = None
         self._contexts: CallContexts | None = None
         self.is_open = False
@@ -82,13 +82,21 @@ class OpenFunction(OwnTask):
         with _named(self._function, "close"):
             await closed_in_time(f"close() of {name_of(self._function)}", self._function.close())
 
-    async def _break(self, cancelled: asyncio.CancelledError) -> None:
+    async def _break(self, cancelled: asyncio.CancelledError | None) -> None:
         self._lifecycle.ignore_calls()  # they may fail because of what is closed now
-        error = await self._ended() or cancelled
+        errors = await self._ended(), await self._released(), cancelled
+        error = next(filter(None, errors), asyncio.CancelledError())
         failure = OperatorInterrupted(error)
         failure.__cause__ = error
         self._lifecycle.fail(failure)
-        await self._leases.release()  # an abandoned operator is never closed
+
+    async def _released(self) -> BaseException | None:
+        """Release what the function shares, and return what that raises: the error of a resource that has broken."""
+        try:
+            await self._leases.release()
+        except BaseException as error:  # noqa: BLE001 - it fails the operator
+            return error
+        return None
 
 
 @contextmanager

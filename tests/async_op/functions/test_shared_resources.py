@@ -15,8 +15,10 @@ from async_op import (
     AsyncFunction,
     AsyncWaitOperator,
     OperatorInterrupted,
+    RestartPolicy,
     Runtime,
     SharedOutsideOpen,
+    Step,
     shared,
 )
 from keygroups import ConfigError
@@ -376,3 +378,115 @@ async def test_an_abandoned_operator_is_closed_with_its_loop() -> None:
 
     await asyncio.to_thread(lambda: asyncio.run(leave_open()))
     assert log == ["made", "function closed", "closed"]
+
+
+class Session:
+    """A session with a task in the background, which ends the session when it fails."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.is_broken = asyncio.Event()
+        self.is_alive = True
+
+    async def listen(self) -> None:
+        await self.is_broken.wait()
+        raise ConnectionResetError("the service has gone")
+
+
+class Sessions:
+    """Makes sessions, one after the other."""
+
+    def __init__(self) -> None:
+        self.made: list[Session] = []
+
+    @asynccontextmanager
+    async def __call__(self) -> AsyncIterator[Session]:
+        self.made.append(session := Session())
+        async with asyncio.TaskGroup() as group:
+            listening = group.create_task(session.listen())
+            yield session
+            listening.cancel()
+            session.log.append("closed")
+
+
+async def until_failed(operator: AsyncWaitOperator) -> None:
+    """Use an operator until it fails."""
+    while True:
+        await operator.process(1)
+        await asyncio.sleep(0)
+
+
+async def test_a_resource_that_breaks_ends_all_that_use_it_and_the_next_one_makes_it_again() -> None:
+    sessions = Sessions()
+    functions = [Asking(sessions) for _ in range(3)]
+    operators = [operator_of(function) for function in functions]
+    for operator in operators:
+        await operator.open()
+    sessions.made[0].is_broken.set()
+    for operator in operators:
+        with pytest.raises(OperatorInterrupted, match="the service has gone"):
+            await until_failed(operator)
+        await operator.close()
+    assert sessions.made[0].log == ["function closed"] * 3
+
+    async with operator_of(functions[0]):
+        assert functions[0].client is sessions.made[1]
+    assert len(sessions.made) == 2
+
+
+async def test_a_resource_that_breaks_ends_those_that_use_it_and_their_users() -> None:
+    sessions = Sessions()
+
+    async def client() -> Client:
+        await shared("session", sessions)
+        return Client()
+
+    operator = operator_of(Asking(client))
+    await operator.open()
+    sessions.made[0].is_broken.set()
+    with pytest.raises(OperatorInterrupted, match="the service has gone"):
+        await until_failed(operator)
+    await operator.close()
+
+
+async def test_a_resource_that_breaks_while_its_user_opens_ends_the_user() -> None:
+    sessions = Sessions()
+
+    class Slow(Asking):
+        async def open(self, runtime: Runtime) -> None:
+            await super().open(runtime)
+            self.client.is_broken.set()
+            await settle()
+
+    operator = operator_of(Slow(sessions))
+    with pytest.raises(OperatorInterrupted, match="the service has gone"):
+        async with operator:
+            await until_failed(operator)
+
+
+async def test_who_uses_a_resource_that_breaks_elsewhere_is_told_at_the_end() -> None:
+    sessions = Sessions()
+    with pytest.raises(ExceptionGroup) as raised:
+        async with shared("session", sessions) as session:
+            session.is_broken.set()
+            await settle()
+    assert isinstance(raised.value.exceptions[0], ConnectionResetError)
+
+
+async def test_a_job_restarts_when_a_shared_resource_breaks_and_no_element_fails() -> None:
+    sessions, sink, letters = Sessions(), Epochs(), Epochs()
+
+    class Using(Asking):
+        async def async_invoke(self, value: Any, ctx: Any) -> list[Any]:
+            if value == 50 and len(sessions.made) == 1:
+                self.client.is_broken.set()
+            await asyncio.sleep(0)
+            if self.client.log:
+                raise ConnectionError("this session is closed")
+            return [value]
+
+    policy = RestartPolicy(max_restarts=1, initial_delay=0.0, max_delay=0.0)
+    step = Step(Using(sessions), on_error="dead_letter")
+    await new_job(range(100), step, sink, parallelism=2, restart=policy, dead_letters=letters).run()
+    assert (sorted(sink.values), letters.values) == (list(range(100)), [])
+    assert len(sessions.made) == 2
