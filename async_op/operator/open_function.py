@@ -69,13 +69,17 @@ class OpenFunction(OwnTask):
         self.is_open = True
         try:
             with self._leases.collecting(), _named(self._function, "open"):
-                await self._function.open(self._runtime)
-            self._runtime.operator_states.seal()
+                await self._open(self._runtime)
+        finally:
+            self._contexts.opened()
+
+    async def _open(self, runtime: Runtime) -> None:
+        try:
+            await self._function.open(runtime)
         except BaseException as error:
             self.failure = error
             raise
-        finally:
-            self._contexts.opened()
+        runtime.operator_states.seal()
 
     async def _end(self) -> None:
         self.is_open = False
