@@ -144,6 +144,8 @@ class Leases:
         """Hold one more resource."""
         lease.holder = self._holder
         self._leases.append(lease)
+        if lease.is_broken:  # since before its holder could be told
+            self._holder.give_up()
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
@@ -178,6 +180,11 @@ class _Lease:
         self._is_released = False
         self.holder: Holder | None = None
         self.resource = resource
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the resource ends although it has a user."""
+        return self._keeper.is_ending
 
     async def release(self) -> None:
         """End the use. The last user waits until the resource is closed, and gets the error of that.

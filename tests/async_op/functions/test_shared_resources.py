@@ -410,8 +410,8 @@ class Sessions:
 
 
 async def until_failed(operator: AsyncWaitOperator) -> None:
-    """Use an operator until it fails."""
-    while True:
+    """Use an operator until it fails, but no longer than it could take."""
+    for _ in range(1000):
         await operator.process(1)
         await asyncio.sleep(0)
 
@@ -447,6 +447,21 @@ async def test_a_resource_that_breaks_ends_those_that_use_it_and_their_users() -
     with pytest.raises(OperatorInterrupted, match="the service has gone"):
         await until_failed(operator)
     await operator.close()
+
+
+async def test_a_resource_whose_own_breaks_while_it_is_made_ends_its_users() -> None:
+    sessions = Sessions()
+
+    async def client() -> Client:
+        session = await shared("session", sessions)
+        session.is_broken.set()
+        await settle()
+        return Client()
+
+    operator = operator_of(Asking(client))
+    with pytest.raises(OperatorInterrupted, match="the service has gone"):
+        async with operator:
+            await until_failed(operator)
 
 
 async def test_a_resource_that_breaks_while_its_user_opens_ends_the_user() -> None:
