@@ -40,15 +40,18 @@ async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> set[asyncio.Task[Any
 def tasks_if_all_are_cancelled() -> set[asyncio.Task[Any]] | None:
     """Return the tasks under way if a program cancels all of them, as `asyncio.run` does at its end, or else None.
 
-    Tasks that keep what others need are left out: they end after the others. The caller's task is cancelled. If it is
-    the only one, something in it has cancelled it.
+    Tasks that keep what others need are left out: they end after the others. The caller's task is one of them, and it
+    is cancelled: if the others are not, something in it has done so.
     """
-    others = asyncio.all_tasks() - {asyncio.current_task()}
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    keepers = {one for one in tasks if one.get_name() == KEEPER_TASK}
+    others = tasks - keepers
     ending = {one for one in others if one.cancelling()}
-    if others and not ending:
-        return None
-    is_end = len(others) - len(ending) <= 1  # one may be the task that cancels the others
-    return {one for one in ending if one.get_name() != KEEPER_TASK} if is_end else None
+    if keepers:  # the rest says less: what ends starts new tasks
+        is_end = all(one.cancelling() for one in keepers)
+    else:
+        is_end = not others or (bool(ending) and len(others) - len(ending) <= 1)  # one may cancel the others
+    return ending if is_end else None
 
 
 def run_to_end(main: Coroutine[Any, Any, None]) -> None:
