@@ -84,7 +84,8 @@ class OwnTask(ABC):
         opened.set()
         cancelled = await _until(closing)
         if closing.done() and closing.result():
-            self._raised = await self._ended() or cancelled
+            raised = await self._ended()
+            self._raised = cancelled if raised is None else raised  # an error of the user may be false
         else:
             await self._break(cancelled)
 

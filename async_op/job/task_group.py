@@ -130,7 +130,8 @@ class OpenConnector(OwnTask):
 
     async def _break(self, cancelled: asyncio.CancelledError | None) -> None:
         assert cancelled is not None, "a source or a sink shares nothing"
-        error = await self._ended() or cancelled
+        raised = await self._ended()
+        error = cancelled if raised is None else raised
         failure = ConnectorBroken(type(self.connector).__name__, error)
         failure.__cause__ = error
         if not self._tasks.fail(failure):  # what has failed the job is often a consequence

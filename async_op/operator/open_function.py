@@ -89,7 +89,7 @@ class OpenFunction(OwnTask):
     async def _break(self, cancelled: asyncio.CancelledError | None) -> None:
         self._lifecycle.ignore_calls()  # they may fail because of what is closed now
         errors = await self._ended(), await self._released(), cancelled
-        error = next(filter(None, errors), asyncio.CancelledError())
+        error = next((one for one in errors if one is not None), asyncio.CancelledError())
         failure = OperatorInterrupted(error)
         failure.__cause__ = error
         self._lifecycle.fail(failure)

@@ -184,6 +184,23 @@ async def test_what_breaks_in_the_background_ends_the_operator_and_is_told(door:
     assert "the service has gone" in causes_of(raised.value)
 
 
+class Falsy(ValueError):
+    """An error that counts as false."""
+
+    def __bool__(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("door", DOORS)
+async def test_an_error_of_close_that_is_false_is_raised(door: Any) -> None:
+    class Failing(Scoped):
+        async def close(self) -> None:
+            raise Falsy("no")
+
+    with pytest.raises(Falsy, match="no"):
+        await door(Failing(), [1])
+
+
 class Dependent(Breaking):
     """Whose calls fail as soon as what they need is closed."""
 
