@@ -198,6 +198,18 @@ def test_the_wheel_holds_the_packages_and_their_types() -> None:
     assert [package for package in PACKAGES if not (ROOT / package / "py.typed").is_file()] == []
 
 
+def test_every_folder_of_the_repository_is_on_the_map() -> None:
+    listed = subprocess.run(["git", "ls-files", "*/*"], cwd=ROOT, capture_output=True, text=True, check=False)
+    folders = {path.split("/")[0] for path in listed.stdout.splitlines() if not path.startswith(".")}
+    if listed.returncode != 0:
+        folders = {*PACKAGES, "tests"}  # a copy without git: what the wheel and the tests need
+
+    architecture = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+
+    assert folders >= {*PACKAGES, "tests"}
+    assert [folder for folder in sorted(folders) if f"`{folder}/`" not in architecture] == []
+
+
 def test_a_class_that_says_who_may_call_what_names_what_it_has() -> None:
     named = [
         (name, node.name, method, {child.name for child in node.body if isinstance(child, Function)})
