@@ -44,7 +44,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 SEEDS = 100
-QUICK_SEEDS = 10
+QUICK_SEEDS = 5
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,4 +1,4 @@
-"""The README: short, and its example runs as it stands."""
+"""The README: short, with an example that runs as it stands; and the links of all top pages lead somewhere."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -31,3 +33,10 @@ def test_the_example_prints_what_it_found_each_time(tmp_path: Path) -> None:
             check=False,
         )
         assert ended.stdout == "user 49, visit 2\n", ended.stderr[-4000:]
+
+
+@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md"])
+def test_links_into_the_repository_lead_somewhere(name: str) -> None:
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", (ROOT / name).read_text(encoding="utf-8"))
+
+    assert [link for link in links if "://" not in link and not (ROOT / link).exists()] == []

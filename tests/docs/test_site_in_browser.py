@@ -13,7 +13,7 @@ from tests.quick import first_is_quick
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-pytestmark = needs_browser
+pytestmark = [needs_browser, pytest.mark.thorough]
 
 PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 800}
 

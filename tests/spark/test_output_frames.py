@@ -18,6 +18,7 @@ from async_op.spark.rows.schemas import arrow_schema, parse_schema
 from keygroups import range_of
 from snapshots import Snapshot, SnapshotStore, SubtaskSnapshot
 from snapshots.spark import outputs_frame
+from tests.quick import first_is_quick
 
 pytestmark = pytest.mark.spark
 
@@ -41,7 +42,7 @@ VALUES: dict[str, list[Any]] = {
 }
 
 
-@pytest.fixture(params=["UTC", "Europe/Berlin"])
+@pytest.fixture(params=first_is_quick(["Europe/Berlin", "UTC"]))
 def timezone(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[str]:
     before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", request.param)

@@ -14,6 +14,7 @@ from async_op.job.command import job_in
 from async_op.threads.garbage import GARBAGE_MIN
 from keygroups import ConfigError
 from snapshots import SnapshotStore
+from tests.quick import first_is_quick
 
 ROOT = Path(__file__).parents[3]
 
@@ -125,7 +126,7 @@ def test_it_runs_in_worker_processes(folder: Path) -> None:
     assert "salt" in (folder / "epoch-1").read_text()
 
 
-@pytest.mark.parametrize("number", ["0", "many"])
+@pytest.mark.parametrize("number", first_is_quick(["0", "many"]))
 def test_a_number_of_processes_that_is_none_is_a_usage_error(folder: Path, number: str) -> None:
     process = started(folder, "orders:job", "--processes", number)
     _, log = process.communicate()

@@ -105,7 +105,7 @@ def test_characters_that_the_output_cannot_hold_are_escaped(uri: str) -> None:
     assert "\\xfc" in ended.stdout
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+@pytest.mark.parametrize("closed", first_is_quick([">&-", "2>&-"]))
 def test_a_closed_output_is_none(uri: str, closed: str) -> None:
     command = f"{shlex.quote(sys.executable)} -c '{MAIN}' inspect {shlex.quote(uri)} {closed}"
     ascii_only = os.environ | {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}

@@ -132,7 +132,9 @@ def test_a_hint_that_is_old_or_unreadable_costs_a_listing_and_one_of_more_is_mis
 @pytest.mark.parametrize("takes_place", first_is_quick([True, False]))
 @pytest.mark.parametrize(
     ("status", "code"),
-    [(409, "ConditionalRequestConflict"), (500, "InternalError"), (503, "SlowDown"), (503, "ServiceUnavailable")],
+    first_is_quick(
+        [(409, "ConditionalRequestConflict"), (500, "InternalError"), (503, "SlowDown"), (503, "ServiceUnavailable")]
+    ),
 )
 def test_a_commit_survives_answers_that_pass(
     store: SnapshotStore, s3: S3Server, status: int, code: str, takes_place: bool

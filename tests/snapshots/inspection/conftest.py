@@ -6,6 +6,7 @@ import pytest
 
 from snapshots import Snapshot
 from snapshots.format import columns, files, parquet
+from tests.quick import first_is_quick
 from tests.snapshot_kit import new_store
 from tests.snapshots.inspection.kit import Operator
 
@@ -19,7 +20,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "BATCH_BYTES", 100)
 
 
-@pytest.fixture(params=range(4))
+@pytest.fixture(params=first_is_quick(range(4)))
 def versions(request: pytest.FixtureRequest) -> list[Snapshot]:
     """Three versions of four kinds of state; the later two have deltas."""
     operator = Operator(new_store(), request.param)

@@ -46,6 +46,7 @@ from tests.async_op.job.processes.steps import (
 )
 from tests.hosting.kit import wait_until
 from tests.left_processes import LeavesProcesses
+from tests.quick import first_is_quick
 
 SECONDS = 120
 
@@ -160,7 +161,7 @@ def test_a_failed_element_fails_the_run_after_a_cut_and_tells_where_it_was(tmp_p
     assert sorted(sink.values) == list(range(100))
 
 
-@pytest.mark.parametrize("error", [BaseException, asyncio.CancelledError, GeneratorExit])
+@pytest.mark.parametrize("error", first_is_quick([GeneratorExit, BaseException, asyncio.CancelledError]))
 def test_whatever_close_raises_in_a_child_ends_the_run(tmp_path: Path, error: type[BaseException]) -> None:
     with pytest.raises(ConnectorInterrupted, match=f"closing the steps ended with {error.__name__}"):
         new_job(tmp_path, range(5), Step(Interrupted(error)), sink := Kept()).run_sync()
@@ -297,7 +298,7 @@ async def test_a_child_that_is_being_started_when_another_one_fails_ends_too(
     assert [have_ended([child.pid]) for child in started_late] == [True]
 
 
-@pytest.mark.parametrize("how", ["waits", "blocks"])
+@pytest.mark.parametrize("how", first_is_quick(["blocks", "waits"]))
 def test_children_end_with_a_parent_that_is_killed(tmp_path: Path, how: str) -> None:
     parent, pids = started(tmp_path, how)
     parent.kill()
@@ -394,7 +395,7 @@ def test_what_a_child_prints_comes_out_where_its_parent_prints(
     assert "printed by a child" in capfd.readouterr().out
 
 
-@pytest.mark.parametrize("stream", [1, 2])
+@pytest.mark.parametrize("stream", first_is_quick([1, 2]))
 def test_children_of_a_program_that_has_closed_its_output_run(tmp_path: Path, stream: int) -> None:
     """The next files that it opens get these numbers: here, files of the event loop, which a child must not get."""
     program = (
@@ -405,7 +406,7 @@ def test_children_of_a_program_that_has_closed_its_output_run(tmp_path: Path, st
     assert ended.returncode == 0
 
 
-@pytest.mark.parametrize("set_up", ["pass", "logging.basicConfig(level=logging.INFO)"])
+@pytest.mark.parametrize("set_up", first_is_quick(["logging.basicConfig(level=logging.INFO)", "pass"]))
 def test_children_log_with_the_levels_of_their_parent_if_it_has_set_up_logging(tmp_path: Path, set_up: str) -> None:
     program = (
         f"import logging; {set_up}; from async_op import Job; from tests.async_op.job.processes.steps import Logging;"
@@ -459,7 +460,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("given", [["-O", "-X", "utf8", "-W", "error::UserWarning"], ["-I"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "given", first_is_quick([["-O", "-X", "utf8", "-W", "error::UserWarning"], ["-I"]]), ids=" ".join
+)
 def test_children_have_the_options_of_the_interpreter_that_starts_them(tmp_path: Path, given: list[str]) -> None:
     (tmp_path / "program.py").write_text(OPTIONS)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
@@ -490,11 +493,13 @@ except ProgramNotImported as error:
 
 @pytest.mark.parametrize(
     ("arguments", "cause"),
-    [
-        (["program.py"], "JobInsideEventLoop: "),
-        (["-c", PROGRAM], "AttributeError: Can't get attribute 'same'"),
-        (["-"], "FileNotFoundError: .*<stdin>"),
-    ],
+    first_is_quick(
+        [
+            (["program.py"], "JobInsideEventLoop: "),
+            (["-c", PROGRAM], "AttributeError: Can't get attribute 'same'"),
+            (["-"], "FileNotFoundError: .*<stdin>"),
+        ]
+    ),
     ids=["without a guard", "as in a notebook", "from a pipe"],
 )
 def test_a_program_that_children_cannot_import_is_told_how_it_can_be(

@@ -15,6 +15,7 @@ from snapshots import CommitConflict, CommitOutcomeUnknown, SnapshotNotFound, Sn
 from snapshots.filesystem import Folder
 from snapshots.testing import FolderWrapper
 from snapshots.testing.wrappers import Operation
+from tests.quick import first_is_quick
 from tests.snapshot_kit import content_of, parts
 from tests.snapshots.aged_operator import DAY, age, check_whole, data_files, folder_of, named, write, written
 
@@ -170,7 +171,7 @@ class Meanwhile(FolderWrapper):
             happen()
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", first_is_quick(range(8)))
 def test_in_any_order_of_events_whatever_is_listed_is_whole(tmp_path: Path, seed: int) -> None:
     choose = random.Random(seed)
     store = written(SnapshotStore(tmp_path, "enrich"), 1)
