@@ -93,8 +93,9 @@ def be_killed(folder: Path, server: str, topic: str, moment: str) -> None:
     start(spark, folder, sink).awaitTermination()
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(2400)
-@pytest.mark.parametrize(("moment", "written"), first_is_quick([("in the transaction", 0), ("written", ROWS_PER_FILE)]))
+@pytest.mark.parametrize(("moment", "written"), [("in the transaction", 0), ("written", ROWS_PER_FILE)])
 def test_each_epoch_is_in_the_topic_once_although_the_driver_was_killed(
     spark: SparkSession, tmp_path: Path, server: str, topic: str, moment: str, written: int
 ) -> None:

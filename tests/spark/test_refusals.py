@@ -30,6 +30,7 @@ def test_a_pipeline_refuses_what_it_can_know_before_anything_is_claimed(
     assert list(wrong(spark, tmp_path, case, door)) == []
 
 
+@pytest.mark.thorough
 def test_a_client_of_a_server_is_refused_the_same(connect_url: str, tmp_path: Path) -> None:
     assert told(client("connect_told", connect_url, tmp_path, "refusals")) == {}
 
