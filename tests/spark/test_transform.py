@@ -15,6 +15,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
+from pyspark.sql.types import VariantVal
 
 from async_op import AsyncDataStream, AsyncFunction, FixedDelayRetry, shared
 from keygroups import ConfigError, ValueState
@@ -223,3 +224,15 @@ def test_a_naive_timestamp_means_in_spark_what_the_session_shows(spark: SparkSes
         assert out.selectExpr("string(at)").first() == ("2024-01-01 12:00:00",)
     finally:
         spark.conf.set("spark.sql.session.timeZone", before)
+
+
+async def decoded(row):
+    return row["doc"], str(VariantVal(**row["doc"]).toPython())
+
+
+def test_a_variant_comes_as_its_two_parts_and_leaves_as_them(spark: SparkSession) -> None:
+    frame = spark.range(2).selectExpr("""parse_json('{"a": [1, null, "ü"]}') as doc""")
+
+    rows = AsyncDataStream.ordered_wait(frame, decoded, output_schema="doc variant, text string").collect()
+
+    assert [(row.doc.toPython(), row.text) for row in rows] == 2 * [({"a": [1, None, "ü"]}, "{'a': [1, None, 'ü']}")]
