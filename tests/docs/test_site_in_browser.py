@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.browser import needs_browser
-from tests.quick import first_is_quick
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -39,7 +38,7 @@ def copied(page: Page, block: str) -> str:
     return str(page.locator(block).evaluate("e => { e.setAttribute('data-md-copying', ''); return e.innerText }"))
 
 
-@pytest.mark.parametrize("size", first_is_quick([PHONE, DESK]), ids=["phone", "desk"])
+@pytest.mark.parametrize("size", [PHONE, DESK], ids=["phone", "desk"])
 def test_no_page_moves_sideways(site: Path, browser: Browser, size: dict[str, int]) -> None:
     with browser.new_page(viewport=size) as page:
         wide = []
@@ -51,7 +50,7 @@ def test_no_page_moves_sideways(site: Path, browser: Browser, size: dict[str, in
     assert wide == []
 
 
-@pytest.mark.parametrize("size", first_is_quick([PHONE, DESK]), ids=["phone", "desk"])
+@pytest.mark.parametrize("size", [PHONE, DESK], ids=["phone", "desk"])
 def test_code_fits(site: Path, browser: Browser, size: dict[str, int]) -> None:
     """What programs print, such as tables, scrolls."""
     code = ".highlight:not(.language-console, .language-text) > pre > code"
@@ -78,7 +77,7 @@ def test_a_copied_session_is_what_was_typed(site: Path, browser: Browser) -> Non
     assert ">>>" not in python
 
 
-@pytest.mark.parametrize("size", first_is_quick([PHONE, DESK]), ids=["phone", "desk"])
+@pytest.mark.parametrize("size", [PHONE, DESK], ids=["phone", "desk"])
 def test_copied_code_has_the_lines_of_its_source(site: Path, browser: Browser, size: dict[str, int]) -> None:
     with browser.new_page(viewport=size) as page:
         page.goto((site / "tutorial" / "index.html").as_uri())

@@ -225,18 +225,30 @@ def leaving(spark: SparkSession, folder: Path) -> dict[str, Any]:
     return {"hosts": gates.batches[0].hosts}
 
 
-def failing(spark: SparkSession, folder: Path) -> dict[str, Any]:
-    """See what the client sees of an epoch without input that fails, and of a sink that cannot be sent."""
-    gates = Gates(spark, folder, fails=True)
-    gates.wait(lambda: gates.batches)
-    gates.gate.touch()
+def failing_in_a_micro_batch(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """See what the client sees of a micro-batch that fails."""
+    (folder / "gate").touch()
+    assert_failed(Gates(spark, folder, fails=True))
+    return {}
+
+
+def assert_failed(gates: Gates) -> None:
+    """Wait until the query has failed, for the reason that its function gives."""
     try:
         gates.query.awaitTermination()
     except EpochFailed as failed:
         assert "the service said no" in failed.reason
     else:
-        raise AssertionError("an epoch without input has failed")
+        raise AssertionError("an epoch has failed")
     assert isinstance(gates.query.exception(), EpochFailed)
+
+
+def failing(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """See what the client sees of an epoch without input that fails, and of a sink that cannot be sent."""
+    gates = Gates(spark, folder, fails=True)
+    gates.wait(lambda: gates.batches)
+    gates.gate.touch()
+    assert_failed(gates)
     stream = spark.readStream.schema("id bigint, user string").parquet(str(folder / "in"))
     held = threading.Lock()
     try:
@@ -338,6 +350,7 @@ CASES: dict[str, Callable[..., dict[str, Any]]] = {
     "stopping at once": cutting_off,
     "leaving": leaving,
     "failing": failing,
+    "failing in a micro-batch": failing_in_a_micro_batch,
     "interrupted by SystemExit": partial(interrupted, error="SystemExit"),
     "interrupted by CancelledError": partial(interrupted, error="CancelledError"),
     "into Kafka": into_kafka,

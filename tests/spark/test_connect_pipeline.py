@@ -115,6 +115,11 @@ def test_a_client_hears_of_errors(connect_url: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
+def test_a_client_hears_of_a_micro_batch_that_fails(connect_url: str, tmp_path: Path) -> None:
+    told("failing in a micro-batch", connect_url, tmp_path)
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("error", ["SystemExit", "CancelledError"])
 def test_what_a_sink_raises_beside_the_server_fails_the_query(connect_url: str, tmp_path: Path, error: str) -> None:
     told(f"interrupted by {error}", connect_url, tmp_path)
