@@ -3,39 +3,29 @@
 from __future__ import annotations
 
 import logging
-import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import asdict
 from typing import Any
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql.streaming.listener import StreamingQueryProgress
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from async_op.durations import check_delay
 from async_op.errors import as_exception
 from async_op.spark.chain import PipelineChain
 from async_op.spark.epoch.runner import EpochRunner
 from async_op.spark.errors import EpochFailed
 from async_op.spark.idle_epochs import IdleEpochs
-from async_op.spark.progress import EpochProgress, PipelineProgress
+from async_op.spark.progress import PipelineProgress
+from async_op.spark.running_query import RunningQuery, ends_by_itself, plain_interrupts
 from async_op.spark.stopping import Stopping
-from keygroups.arguments import Duration, check_flag
-from keygroups.context_managers import contextmanager
-from keygroups.errors import ConfigError, KeyGroupsError, with_notes
-from keygroups.representation import html_facts, representation
+from keygroups.errors import KeyGroupsError, with_notes
 from keygroups.safe_text import described
 
 _log = logging.getLogger(__package__)
 
 _PAUSE_SECONDS = 0.5
-
-_TIMEOUT_MAX = 10.0**7
-"""Threads wait for some centuries at most; this is a third of a year."""
 
 _GIVEN_UP = (
     "the query is stopped, so its micro-batch is given up "
@@ -48,7 +38,7 @@ own, and then prints a thousand lines.
 """
 
 
-class PipelineQuery:
+class PipelineQuery(RunningQuery):
     """The running query: a `StreamingQuery` that also delivers results without new input. Any thread may call it.
 
     Spark starts no micro-batch without new input. So a thread of this class runs epochs without input: while no
@@ -68,14 +58,6 @@ class PipelineQuery:
         self._idle_epochs = IdleEpochs(chain, spark, self._stopping)
         self._batch = threading.RLock()
         """Held by the epoch of a micro-batch."""
-        self.is_stopped = False
-        """Whether `stop` was called."""
-
-    def __repr__(self) -> str:
-        return representation(self, {"is_started": self._started.is_set(), "failure": self._error})
-
-    def _repr_html_(self) -> str:
-        return html_facts("query of a pipeline", {"is_started": self._started.is_set(), "failure": self._error})
 
     def start(self, stream_df: DataFrame, checkpoint_location: str, trigger: dict[str, Any]) -> None:
         """Start the streaming query, and the thread that runs epochs without input."""
@@ -95,30 +77,9 @@ class PipelineQuery:
         return self._chain.first
 
     @property
-    def id(self) -> str:
-        """Spark's name of the query, which is the same for all runs with a checkpoint."""
-        return str(self.query.id)
-
-    @property
     def isActive(self) -> bool:  # noqa: N802 - StreamingQuery's name
         """Whether micro-batches may still come, or the drain at the end is still running."""
         return self.query.isActive or (self._idle_epochs.at_end and self._idle_epochs.is_alive)
-
-    @property
-    def status(self) -> dict[str, Any]:
-        """Spark's status of the query; "keygroups" has what the epoch under way does, as `progress().under_way`."""
-        return with_under_way(self.query.status, self.runner.progress)
-
-    @property
-    def lastProgress(self) -> StreamingQueryProgress | None:  # noqa: N802 - StreamingQuery's name
-        """Spark's newest progress, with its epoch's; None before the first."""
-        newest = self.query.lastProgress
-        return None if newest is None else with_epoch(newest, self.runner.progress)
-
-    @property
-    def recentProgress(self) -> list[StreamingQueryProgress]:  # noqa: N802 - StreamingQuery's name
-        """Spark's recent progress, each with its epoch's."""
-        return [with_epoch(one, self.runner.progress) for one in self.query.recentProgress]
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802 - StreamingQuery's name
         """Wait for the end of the query, and of its epochs without input.
@@ -136,7 +97,7 @@ class PipelineQuery:
         Exception
             The error of the epoch that failed: a `KeyGroupsError`, or what the sink or Spark has raised.
         """
-        self._chain.refuse_in_sink("awaitTermination")
+        self._refuse_in_sink("awaitTermination")
         until = None if timeout is None else time.monotonic() + timeout
         ended: bool | None = True
         try:
@@ -159,41 +120,6 @@ class PipelineQuery:
         """Return the error that has ended the query, also an epoch's without input, or None."""
         return self._error or self.query.exception()
 
-    def stop(self, *, drain: bool = False, timeout: Duration | None = None) -> None:
-        """Stop the query and its operators; results that have come by then are delivered with one more epoch.
-
-        After a failure there is no such epoch. Elements in flight stay in the newest snapshot, for `drain` or the next
-        start. An epoch under way waits for no more calls: it commits within ten seconds, or is abandoned and repeated
-        by the next start. It is abandoned at once if operators live in their tasks. Of several stops at a time, the
-        fastest counts. Ctrl-C while a stop waits makes it such a stop, and is raised once the query has stopped.
-
-        Parameters
-        ----------
-        drain : bool
-            Whether the micro-batch under way and that epoch wait until nothing is in flight.
-        timeout : float or timedelta, optional
-            Seconds that both wait for calls at most; what is in flight then stays in the snapshot. None waits for all.
-
-        Raises
-        ------
-        ConfigError
-            There is a timeout without `drain`, or it is negative.
-        CalledInSink
-            The sink itself calls it.
-        Exception
-            The query drains, and the micro-batch under way or the last epoch has failed, with this error; it has ended
-            nevertheless.
-        """
-        seconds = check_stop(drain, timeout)
-        self._chain.refuse_in_sink("stop")
-        self.is_stopped = True
-        with plain_interrupts():
-            try:
-                self._stop(drain, None if seconds is None else time.monotonic() + seconds)
-            except (KeyboardInterrupt, SystemExit):
-                self._stop(False, time.monotonic())
-                raise
-
     def drain(self) -> None:
         """Finish what is in flight and fire timers that are due, in an epoch without input.
 
@@ -202,24 +128,30 @@ class PipelineQuery:
         CalledInSink
             The sink itself calls it.
         """
-        self._chain.refuse_in_sink("drain")
+        self._refuse_in_sink("drain")
         self._chain.drain(self._spark)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "query":
-            raise AttributeError("the query has not started")
-        return getattr(self.query, name)
 
     def _join_idle_epochs(self, until: float | None) -> None:
         with plain_interrupts():
             self._idle_epochs.join(None if until is None else max(0.0, until - time.monotonic()))
 
     @property
+    def _epochs(self) -> PipelineProgress:
+        return self.runner.progress
+
+    def _facts(self) -> dict[str, object]:
+        return {"is_started": self._started.is_set(), "failure": self._error}
+
+    def _refuse_in_sink(self, name: str) -> None:
+        self._chain.refuse_in_sink(name)
+
+    @property
     def _error(self) -> Exception | None:
         """The error of an epoch, with input or without."""
         return self._idle_epochs.failure or self._failure
 
-    def _stop(self, drain: bool, until: float | None) -> None:
+    def _stop(self, drain: bool, seconds: float | None) -> None:
+        until = None if seconds is None else time.monotonic() + seconds
         had_failed = self.exception() is not None
         with self._stopping.by(until):
             self._finish_batch(until)
@@ -306,58 +238,3 @@ class _MicroBatches:
 
     def stop(self) -> None:
         self._query.stop()
-
-
-def ends_by_itself(trigger: dict[str, Any]) -> bool:
-    """Tell whether a query with this trigger ends by itself; then nothing stays in flight."""
-    return bool({"availableNow", "once"} & trigger.keys())
-
-
-def check_stop(drain: bool, timeout: Duration | None) -> float | None:
-    """Return the seconds that a stop waits for calls at most; None if it waits for all.
-
-    Raises
-    ------
-    ConfigError
-        There is a timeout without `drain`, or it is negative.
-    """
-    check_flag("drain", drain)
-    if timeout is None:
-        return None if drain else 0.0
-    if not drain:
-        raise ConfigError("timeout", timeout, "it bounds the drain: pass drain=True, too")
-    return min(check_delay("timeout", timeout, reason="None waits for all calls"), _TIMEOUT_MAX)
-
-
-def with_epoch(progress: StreamingQueryProgress, epochs: Iterable[EpochProgress]) -> StreamingQueryProgress:
-    """Return Spark's progress with its epoch's, if that is among these."""
-    for epoch in tuple(epochs):
-        if epoch.batch_id == progress.batchId:
-            metrics = {**asdict(epoch), "scaling": None if epoch.scaling is None else epoch.scaling.reason}
-            progress["observedMetrics"] = {**progress["observedMetrics"], "keygroups": Row(**metrics)}
-    return progress
-
-
-def with_under_way(status: dict[str, Any], progress: PipelineProgress) -> dict[str, Any]:
-    """Return Spark's status with what the epoch under way does; None while there is none, or it has just begun."""
-    found = progress.under_way
-    return {**status, "keygroups": None if found is None else asdict(found)}
-
-
-@contextmanager
-def plain_interrupts() -> Iterator[None]:
-    """Let Ctrl-C raise `KeyboardInterrupt`, and do nothing else.
-
-    PySpark's own handler cancels all jobs before. That would fail the micro-batch under way, or its sink, and so the
-    query that is about to be stopped.
-    """
-    handler = signal.getsignal(signal.SIGINT)
-    is_of_pyspark = str(getattr(handler, "__module__", "")).startswith("pyspark.")
-    if not is_of_pyspark or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)

@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 
 from async_op import AsyncFunction
 from async_op.spark import query as query_module
-from async_op.spark import stopping
-from async_op.spark.query import check_stop, plain_interrupts
+from async_op.spark import running_query, stopping
+from async_op.spark.running_query import check_stop, plain_interrupts
 from keygroups import ConfigError
 from tests.quick import first_is_quick
 from tests.spark.runs import PipelineRun
@@ -107,7 +107,7 @@ def test_a_stop_with_a_drain_repeats_no_call_of_the_micro_batch_under_way(
         stopping.set()
         return check_stop(drain, timeout)
 
-    monkeypatch.setattr(query_module, "check_stop", checked)
+    monkeypatch.setattr(running_query, "check_stop", checked)
     held, sleep = threading.Event(), query_module._sleep_until_interrupted
 
     def sleeping(spark: SparkSession) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame
-from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from async_op.errors import BlocksEventLoop
@@ -22,16 +21,14 @@ from async_op.spark.connect.worker import ServedPipeline
 from async_op.spark.epoch.delivery import Outlet
 from async_op.spark.errors import EpochFailed, WorkerLate, WorkerSilent
 from async_op.spark.progress import PipelineProgress
-from async_op.spark.query import check_stop, ends_by_itself, with_epoch, with_under_way
 from async_op.spark.rows.routing import Routing
+from async_op.spark.running_query import RunningQuery, ends_by_itself
 from async_op.spark.stage import Stage
 from async_op.spark.stopping import CONCLUDE_SECONDS
 from async_op.spark.task.pickling import pickled
 from async_op.spark.worker_python import module_not_found
 from async_op.threads.watchdog import warn_of
-from keygroups.arguments import Duration
 from keygroups.errors import ConfigError
-from keygroups.representation import html_facts, representation
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +48,7 @@ _HEEDED_SECONDS = 3.0
 """How long it may take until the worker, which looks once a second, has heeded a wish and said so."""
 
 
-class ConnectQuery:
+class ConnectQuery(RunningQuery):
     """The running query of a pipeline over Spark Connect, with the methods of a `PipelineQuery`.
 
     Its epochs run in a worker beside the server. Client and worker talk through two files in the operator's folder, at
@@ -82,15 +79,7 @@ class ConnectQuery:
         self._wishing = threading.Lock()
         self._beat, self._heard_at = 0, 0.0
         self._ended_at: float | None = None
-        self.is_stopped = False
-        """Whether `stop` was called."""
         self._blocking: dict[tuple[Any, ...], BlocksEventLoop] = {}
-
-    def __repr__(self) -> str:
-        return representation(self, {"is_started": "query" in self.__dict__})
-
-    def _repr_html_(self) -> str:
-        return html_facts("query of a pipeline over Spark Connect", {"is_started": "query" in self.__dict__})
 
     def start(self, stream_df: DataFrame, checkpoint_location: str, trigger: dict[str, Any]) -> None:
         """Start the streaming query; its worker has begun when this returns.
@@ -132,31 +121,9 @@ class ConnectQuery:
         """Do nothing: the server ends the worker of a query that does not start."""
 
     @property
-    def id(self) -> str:
-        """Spark's name of the query, which is the same for all runs with a checkpoint."""
-        return str(self.query.id)
-
-    @property
     def isActive(self) -> bool:  # noqa: N802 - StreamingQuery's name
         """Whether micro-batches may still come, or the worker is not done with the end."""
         return bool(self.query.isActive) or not (self._listen().is_over or self._is_silent(self._known_end()))
-
-    @property
-    def status(self) -> dict[str, Any]:
-        """Spark's status of the query; "keygroups" has what the epoch under way does, as `progress().under_way`."""
-        return with_under_way(self.query.status, self.progress(0))
-
-    @property
-    def lastProgress(self) -> StreamingQueryProgress | None:  # noqa: N802 - StreamingQuery's name
-        """Spark's newest progress, with its epoch's; None before the first."""
-        newest = self.query.lastProgress
-        return None if newest is None else with_epoch(newest, self.progress(0))
-
-    @property
-    def recentProgress(self) -> list[StreamingQueryProgress]:  # noqa: N802 - StreamingQuery's name
-        """Spark's recent progress, each with its epoch's."""
-        epochs = self.progress(0)
-        return [with_epoch(one, epochs) for one in self.query.recentProgress]
 
     def progress(self, number: int) -> PipelineProgress:
         """Return what the newest hundred epochs of a pipeline of the chain did, oldest first."""
@@ -199,35 +166,6 @@ class ConnectQuery:
         """Return the error that has ended the query, also an epoch's without input, or None."""
         return self._failure() or self.query.exception()
 
-    def stop(self, *, drain: bool = False, timeout: Duration | None = None) -> None:
-        """Stop the query and its operators, as a `PipelineQuery` does.
-
-        Parameters
-        ----------
-        drain : bool
-            Whether the micro-batch under way and the last epoch wait until nothing is in flight.
-        timeout : float or timedelta, optional
-            Seconds that both wait for calls at most; what is in flight then stays in the snapshot. None waits for all.
-
-        Raises
-        ------
-        ConfigError
-            There is a timeout without `drain`, or it is negative.
-        EpochFailed
-            The micro-batch under way or the last epoch has failed; the query has ended nevertheless.
-        StreamingQueryException
-            The query drains, and the micro-batch under way has failed in Spark.
-        WorkerSilent
-            The worker was lost before it had finished; the query has ended nevertheless.
-        """
-        seconds = check_stop(drain, timeout)
-        self.is_stopped = True
-        try:
-            self._stop(drain, seconds)
-        except (KeyboardInterrupt, SystemExit):
-            self._stop(False, 0.0)
-            raise
-
     def drain(self) -> None:
         """Finish what is in flight and fire timers that are due, in an epoch without input.
 
@@ -263,10 +201,15 @@ class ConnectQuery:
 
         self._wish(ask)
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "query":
-            raise AttributeError("the query has not started")
-        return getattr(self.query, name)
+    @property
+    def _epochs(self) -> PipelineProgress:
+        return self.progress(0)
+
+    def _facts(self) -> dict[str, object]:
+        return {"is_started": "query" in self.__dict__}
+
+    def _refuse_in_sink(self, name: str) -> None:
+        """Do nothing: the sink is beside the server, and has no query."""
 
     @property
     def _uri(self) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from keygroups.errors import KeyGroupsError
 from keygroups.state.backend import NO_OWNER, Owned
-from keygroups.state.disk.errors import (
+from keygroups.state.errors import (
     StateDirectoryNotLocked,
     StateDirectoryRefused,
     StateDiskFull,

@@ -12,7 +12,7 @@ import pytest
 
 from keygroups import ConfigError
 from keygroups.state import DiskStateBackend
-from keygroups.state.disk.errors import StateStoreFailed, StoreNotInstalled
+from keygroups.state.errors import StateStoreFailed, StoreNotInstalled
 from tests.keygroups.state.disk.kit import opened
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from keygroups.state import StateCut
-from keygroups.state.disk.errors import StateDirectoryNotLocked, StateDirectoryRefused
+from keygroups.state.errors import StateDirectoryNotLocked, StateDirectoryRefused
 from tests.backends import contents
 from tests.keygroups.state.disk.kit import fill, opened
 
