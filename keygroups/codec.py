@@ -153,7 +153,7 @@ def pack(value: object, where: str, depth: int = 0) -> bytes:
     Raises
     ------
     UnstorableValue
-        The value, or one inside it, has another type.
+        The value, or one inside it, has another type, or it has more than `VALUE_BYTES_MAX` bytes.
 
     Examples
     --------
@@ -184,6 +184,9 @@ def pack(value: object, where: str, depth: int = 0) -> bytes:
         raise UnstorableValue(f"{kind.__qualname__} ({error})", where) from error
     if len(packed) <= _KEPT_BYTES:
         resting.append(packer)
+    elif len(packed) > VALUE_BYTES_MAX:
+        reason = f"it takes {len(packed):,} bytes, and a stored value has at most {VALUE_BYTES_MAX:,}"
+        raise UnstorableValue(kind.__qualname__, where, reason)
     return packed
 
 
@@ -205,7 +208,7 @@ def pack_all(values: Sequence[Any], where: str) -> tuple[bytes, np.ndarray]:
     Raises
     ------
     UnstorableValue
-        A value, or one inside it, has another type.
+        A value, or one inside it, has another type, or it has more than `VALUE_BYTES_MAX` bytes.
     """
     packer = None
     if _NATIVE.issuperset(map(type, values)):
@@ -217,8 +220,11 @@ def pack_all(values: Sequence[Any], where: str) -> tuple[bytes, np.ndarray]:
     else:
         packed = [value if type(value) is Packed else pack(value, where) for value in values]
     lengths = np.fromiter(map(len, packed), np.int64, len(packed))
-    if packer is not None and lengths.max(initial=0) <= _KEPT_BYTES:
-        _PACKERS[0].append(packer)
+    if packer is not None:
+        if (longest := lengths.max(initial=0)) <= _KEPT_BYTES:
+            _PACKERS[0].append(packer)
+        elif longest > VALUE_BYTES_MAX:
+            packed = [pack(value, where) for value in values]  # raises the error that names the value
     return b"".join(packed), lengths
 
 
@@ -259,6 +265,9 @@ _SHORT_BYTES = 128
 
 _SHORT = 16
 """Up to so many items are looked at one by one: calls that look at all of them would take longer."""
+
+VALUE_BYTES_MAX = 2**31 - 2
+"""How long an encoded value may be: an array of Arrow, in which files hold it, has offsets of 32 bits."""
 
 _KEPT_BYTES = 65_536
 """A packer keeps the memory of its largest value, so those that have packed more are not kept."""

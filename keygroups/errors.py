@@ -173,14 +173,14 @@ class KeyGroupOutOfRange(KeyGroupsError, LookupError):
 
 
 class UnstorableValue(KeyGroupsError, TypeError):
-    """A value has a type that cannot be stored without executing code on restore."""
+    """A value has a type that cannot be stored without executing code on restore, or is too long for a column."""
 
     type_name: str
     """The type of the value."""
     where: str
     """The state or element that holds it."""
     reason: str | None = None
-    """Why a column of a declared type would change it; None without a declared type."""
+    """Why a column cannot hold it; None if the type is the reason."""
 
     def _message(self) -> str:
         if self.reason:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from async_op.connectors.errors import UnwritableValue
 from keygroups.arguments import check_instance
-from keygroups.values import Misfit, infer_schema, rows_to_batch
+from keygroups.values import Misfit, TooLarge, in_pieces, infer_schema, rows_to_batch
 from keygroups.values import rows as rows_of_values
 from keygroups.values.lossless_casts import cast_batch
-from keygroups.values.scalars import TooLarge
 
 ROWS_AT_ONCE = 8192
 """How many outputs become one batch."""
@@ -50,21 +50,11 @@ def batches_of(values: Sequence[Any], schema: pa.Schema) -> Iterator[pa.RecordBa
         An output has a field that the schema does not have, or one that its type would change.
     """
     for start in range(0, len(values), ROWS_AT_ONCE):
-        yield from _batches(values[start : start + ROWS_AT_ONCE], schema, start)
+        yield from in_pieces(values[start : start + ROWS_AT_ONCE], partial(_batch_of, schema), start)
 
 
-def _batches(rows: Sequence[Any], schema: pa.Schema, start: int) -> Iterator[pa.RecordBatch]:
-    """Yield rows as one batch, or as more if their texts are too large for one."""
-    try:
-        batch = _named(rows, lambda: rows_to_batch(rows, schema), start)
-    except UnwritableValue as error:
-        if len(rows) == 1 or not isinstance(error.__cause__, TooLarge):
-            raise
-        middle = len(rows) // 2
-        yield from _batches(rows[:middle], schema, start)
-        yield from _batches(rows[middle:], schema, start + middle)
-    else:
-        yield batch
+def _batch_of(schema: pa.Schema, rows: Sequence[Any], start: int) -> pa.RecordBatch:
+    return _named(rows, lambda: rows_to_batch(rows, schema), start)
 
 
 def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -84,6 +74,8 @@ def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def _named(values: Sequence[Any], convert: Callable[[], _T], start: int = 0) -> _T:
     try:
         return convert()
+    except TooLarge:
+        raise
     except Misfit as misfit:
         value, index = values[misfit.row], start + misfit.row
         hint = "; a plain function yields several outputs one by one" if isinstance(value, list) else ""

@@ -77,13 +77,15 @@ class EpochOutputs:
         """
         # No Arrow here: its first array imports pandas, which would block the event loop.
         data, lengths = pack_all(values, "a dead letter" if are_dead_letters else "an output of the last step")
-        self._rows.append((are_dead_letters, data, lengths))
         self.count += len(lengths)
         self.bytes += len(data)
-        self._row_bytes += len(data)
+        for part, of_part in _parts(data, lengths):
+            if self._row_bytes + len(part) > MEMORY_BYTES:
+                self._end_piece()
+            self._rows.append((are_dead_letters, part, of_part))
+            self._row_bytes += len(part)
         if self._row_bytes > MEMORY_BYTES:
-            self._pieces.append(self._rows)
-            self._rows, self._row_bytes = [], 0
+            self._end_piece()
 
     def spill(self) -> None:
         """Move what is too much for the memory to a temporary file; blocks."""
@@ -118,6 +120,11 @@ class EpochOutputs:
             self._is_closed = True
             if self._file is not None:
                 self._file.close()
+
+    def _end_piece(self) -> None:
+        if self._rows:
+            self._pieces.append(self._rows)
+        self._rows, self._row_bytes = [], 0
 
     def _stored_table(self, offset: int, size: int) -> pa.Table:
         with self._lock:
@@ -249,6 +256,19 @@ def _unpacked(packed: pa.BinaryArray) -> list[Any]:
     return unpack_all(data[first:last], len(packed))
 
 
+def _parts(data: bytes, lengths: np.ndarray) -> Iterator[tuple[bytes, np.ndarray]]:
+    """Divide packed values, so that a piece has no more than `MEMORY_BYTES` unless a single value has."""
+    if len(data) <= MEMORY_BYTES:
+        yield data, lengths
+        return
+    bounds = np.concatenate([[0], np.cumsum(lengths)])
+    start = 0
+    while start < len(lengths):
+        end = max(start + 1, int(bounds.searchsorted(bounds[start] + MEMORY_BYTES, "right")) - 1)
+        yield data[bounds[start] : bounds[end]], lengths[start:end]
+        start = end
+
+
 def _packed_piece(rows: list[Rows]) -> bytes:
     stream = pa.BufferOutputStream()
     with pa.ipc.new_stream(stream, OUTPUT_SCHEMA) as writer:
@@ -259,7 +279,7 @@ def _packed_piece(rows: list[Rows]) -> bytes:
 def _table_of(rows: list[Rows]) -> pa.Table:
     kinds = np.repeat([kind for kind, _, _ in rows], [len(lengths) for _, _, lengths in rows]).astype(bool)
     ends = np.cumsum(np.concatenate([np.zeros(1, np.int64), *(lengths for _, _, lengths in rows)]))
-    offsets = pa.array(ends).cast(pa.int32()).buffers()[1]  # raises an error if they are too many bytes for one array
+    offsets = pa.array(ends).cast(pa.int32()).buffers()[1]  # `_parts` and the limit of a value keep them in 32 bits
     data = pa.py_buffer(b"".join(data for _, data, _ in rows))
     values = pa.Array.from_buffers(pa.binary(), len(kinds), [None, offsets, data])
     return pa.Table.from_arrays([pa.array(kinds), values], schema=OUTPUT_SCHEMA)

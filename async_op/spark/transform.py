@@ -111,8 +111,8 @@ class RowElements:
             yield zip(readable_rows_of(part), repeat(None), repeat(None), strict=False)
 
     def batches_of(self, outputs: Sequence[Any]) -> list[pa.RecordBatch]:
-        """Return output rows as one batch."""
-        return [self.writer.batch_of(outputs)]
+        """Return output rows as one batch, or as several if they are too large for one."""
+        return self.writer.batches_of(outputs)
 
     def dead_letters(self) -> InPlace:
         """Return what turns a failed element into one row with only its dead letter."""
@@ -192,7 +192,7 @@ class PartitionTask:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the operator; yields its outputs, and empty batches as signs of life."""
         flush = flusher()
-        empty = self.elements.writer.batch_of(())
+        (empty,) = self.elements.writer.batches_of(())
         try:
             at_once = self.elements.outputs_at_once
             with (

@@ -9,7 +9,7 @@ import msgpack
 import pyarrow as pa
 from pyarrow import types
 
-from keygroups.codec import NESTED_EXTENSIONS_MAX, has_marks, is_native, pack
+from keygroups.codec import NESTED_EXTENSIONS_MAX, VALUE_BYTES_MAX, has_marks, is_native, pack
 from keygroups.errors import UnstorableValue
 from keygroups.state.detached import have_types
 from keygroups.values import Misfit, array_of
@@ -17,16 +17,15 @@ from keygroups.values import Misfit, array_of
 IsPlain: TypeAlias = Callable[[Any], bool]
 """A quick check that a value can be stored; False means that only a full check can show it."""
 
-_CERTAIN: tuple[tuple[Callable[[pa.DataType], bool], type], ...] = (
-    (types.is_float64, float),
-    (types.is_boolean, bool),
-    (types.is_binary, bytes),
-    (types.is_large_binary, bytes),
-)
+_CERTAIN: tuple[tuple[Callable[[pa.DataType], bool], type], ...] = ((types.is_float64, float), (types.is_boolean, bool))
 """Checks of Arrow types that hold every value of a Python type."""
 
-ALWAYS_PLAIN: frozenset[type] = frozenset({int, float, bool, bytes, type(None)})
-"""Types whose values can always be stored. Text is none of them, because it may hold half a surrogate pair."""
+ALWAYS_PLAIN: frozenset[type] = frozenset({int, float, bool, type(None)})
+"""Types whose values can always be stored. Text may hold half a surrogate pair, and text and bytes may be too long."""
+
+_BYTES = frozenset({bytes})
+_LENGTH_MAX = VALUE_BYTES_MAX // 2
+"""Text and bytes up to this length are certainly not too long."""
 
 _IMMUTABLE = (
     *(types.is_integer, types.is_floating, types.is_boolean, types.is_temporal, types.is_decimal),
@@ -45,7 +44,9 @@ def plain_check_of(type_: pa.DataType | None) -> IsPlain:
         high = 2 ** (type_.bit_width - signed) - 1
         return lambda value: type(value) is int and low <= value <= high
     if types.is_string(type_) or types.is_large_string(type_):
-        return lambda value: type(value) is str and value.isascii()
+        return lambda value: type(value) is str and value.isascii() and len(value) <= _LENGTH_MAX
+    if types.is_binary(type_) or types.is_large_binary(type_):
+        return lambda value: type(value) is bytes and len(value) <= _LENGTH_MAX
     for has_type, kind in _CERTAIN:
         if has_type(type_):
             return lambda value: type(value) is kind
@@ -87,7 +88,9 @@ def check_storable(value: Any, type_: pa.DataType | None, where: str) -> None:
 
 def _is_plain(value: Any) -> bool:
     kind = type(value)
-    return kind is int or kind is float or kind is bool or value is None or (kind is str and value.isascii())
+    if kind is str:
+        return value.isascii() and len(value) <= _LENGTH_MAX
+    return len(value) <= _LENGTH_MAX if kind is bytes else kind in ALWAYS_PLAIN
 
 
 class StorableCheck:
@@ -109,12 +112,13 @@ class StorableCheck:
 
     def are_storable(self, values: Sequence[Any]) -> bool:
         """Return whether all values can certainly be stored; False if only a check of each one can tell."""
+        if have_types(values, _BYTES) and max(map(len, values), default=0) <= _LENGTH_MAX:
+            return True
         return have_types(values, ALWAYS_PLAIN) or self._is_native(list(values))
 
     def error_of(self, value: Any) -> Exception | None:
         """Return the error of an attempt to store a value; None if it can be stored."""
-        kind = type(value)
-        if kind in ALWAYS_PLAIN or (kind is str and value.isascii()) or self._is_native(value):
+        if _is_plain(value) or self._is_native(value):
             return None
         try:
             pack(value, self._where)
@@ -128,7 +132,7 @@ class StorableCheck:
             packed = self._packer.pack(value)
         except Exception:  # noqa: BLE001 - the exact check tells what is wrong
             return False
-        return not has_marks(packed) or is_native(value)
+        return len(packed) <= VALUE_BYTES_MAX and (not has_marks(packed) or is_native(value))
 
     def _items_of_tuple(self, value: object) -> list[Any]:
         """Return what a tuple holds; not of so many that they could be in each other more deeply than `pack` allows."""

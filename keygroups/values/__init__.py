@@ -7,11 +7,11 @@ exports, the data source and Spark's outputs.
 
 from __future__ import annotations
 
-from keygroups.values.columns import ColumnEncoder, array_of, values_of
+from keygroups.values.columns import ColumnEncoder, array_of, in_pieces, values_of
 from keygroups.values.inference import check_complete, infer_schema
 from keygroups.values.round_trip import exact_column, inferred_array, is_exact
 from keygroups.values.rows import rows_to_batch
-from keygroups.values.scalars import Misfit
+from keygroups.values.scalars import Misfit, TooLarge
 from keygroups.values.type_checks import EXACT, SPARK, TABLES, Rules
 
 __all__ = [
@@ -21,9 +21,11 @@ __all__ = [
     "ColumnEncoder",
     "Misfit",
     "Rules",
+    "TooLarge",
     "array_of",
     "check_complete",
     "exact_column",
+    "in_pieces",
     "infer_schema",
     "inferred_array",
     "is_exact",

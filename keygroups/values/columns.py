@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyarrow import types
@@ -11,6 +11,9 @@ from pyarrow import types
 from keygroups.values.lossless_casts import coarse
 from keygroups.values.scalars import CONVERSION_ERRORS, Misfit, Refusal, TooLarge
 from keygroups.values.type_checks import EXACT, Rules, fitter_of
+
+_Value = TypeVar("_Value")
+_Made = TypeVar("_Made")
 
 
 class ColumnEncoder:
@@ -49,7 +52,7 @@ class ColumnEncoder:
             # Arrow's own message shows the value.
             raise self._first_misfit(values) from None
         if isinstance(array, pa.ChunkedArray):
-            raise TooLarge(0, self._column, f"the values are too large for one column of {self._type}")
+            raise self._too_large(values)
         return array
 
     def _fitted(self, values: Sequence[Any]) -> list[Any]:
@@ -75,7 +78,41 @@ class ColumnEncoder:
             except CONVERSION_ERRORS:
                 reason = f"it is a {type(values[row]).__qualname__} that does not fit {self._type}"
                 return Misfit(row, self._column, reason)
+        return self._too_large(values)
+
+    def _too_large(self, values: Sequence[Any]) -> Misfit:
+        if len(values) == 1:
+            return Misfit(0, self._column, f"it is too large for a column of {self._type}")
         return TooLarge(0, self._column, f"the values are too large for one column of {self._type}")
+
+
+def in_pieces(
+    values: Sequence[_Value], make: Callable[[Sequence[_Value], int], _Made], start: int = 0
+) -> Iterator[_Made]:
+    """Yield what is made of values: of all at once, or of halves of them, as long as they are too large for one array.
+
+    Parameters
+    ----------
+    values : sequence
+        The values.
+    make : callable
+        `make(values, start)` gets some of them, and the place of their first one; it may raise `TooLarge`.
+    start : int
+        The place of the first value.
+
+    Examples
+    --------
+    >>> list(in_pieces([b"a", b"b"], lambda values, start: (start, array_of(values, pa.binary()).to_pylist())))
+    [(0, [b'a', b'b'])]
+    """
+    try:
+        made = make(values, start)
+    except TooLarge:
+        middle = len(values) // 2
+        yield from in_pieces(values[:middle], make, start)
+        yield from in_pieces(values[middle:], make, start + middle)
+    else:
+        yield made
 
 
 def array_of(values: Sequence[Any], type_: pa.DataType, rules: Rules = EXACT, column: str = "") -> pa.Array:

@@ -63,7 +63,7 @@ class Misfit(KeyGroupsError, ValueError):
 
 
 class TooLarge(Misfit):
-    """Values need more than the 2 GiB that a column of text or bytes has; fewer of them may fit."""
+    """Several values need more than the 2 GiB that an array of text or bytes has; fewer of them may fit."""
 
 
 class Refusal(Exception):

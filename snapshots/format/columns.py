@@ -20,7 +20,7 @@ from keygroups.state import (
     TypedKey,
     original_of,
 )
-from keygroups.values import Misfit, array_of
+from keygroups.values import Misfit, array_of, in_pieces
 from snapshots.format.manifest import StateInfo
 from snapshots.format.parquet import KEY_GROUP
 from snapshots.format.schemas import ENTRY_COLUMNS, EXPIRES_AT, with_field_ids
@@ -265,7 +265,8 @@ def _array(values: list[Any], field: pa.Field, where: str) -> pa.Array:
     if is_packed(field):
         return pa.array([None if value is MISSING else pack(value, where) for value in values], pa.binary())
     try:
-        return array_of(values, field.type)
+        pieces = [*in_pieces(values, lambda some, _: array_of(some, field.type))]
+        return pieces[0] if len(pieces) == 1 else pa.chunked_array(pieces)
     except Misfit as error:
         unfit = f"{type(values[error.row]).__qualname__} that does not fit {field.type}"
         raise UnstorableValue(unfit, where, error.place_and_reason) from error

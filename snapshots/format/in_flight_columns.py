@@ -21,6 +21,7 @@ from keygroups.safe_text import described, printable, repr_of
 from keygroups.state.timers import Timer
 from keygroups.values import exact_column, inferred_array, values_of
 from keygroups.values.scalars import Refusal
+from snapshots.format import compute as pc
 from snapshots.format.columns import PACKED, is_packed
 from snapshots.format.parquet import KEY_GROUP
 from snapshots.format.subtask import ElementTypes, InFlightElement, RefusedValue
@@ -83,7 +84,7 @@ def in_flight_table(elements: Iterable[InFlightElement], known: ElementTypes) ->
         table = _table([*map(_storable, given)], known)
     # Not the elements are sorted, which would then be read across the whole memory, but the columns.
     order = np.lexsort([table.column(name).to_numpy() for name in ("sequence", "channel", KEY_GROUP)])
-    return table.take(pa.array(order))
+    return pc.take(table, order)
 
 
 def in_flight_elements(table: pa.Table) -> list[InFlightElement]:

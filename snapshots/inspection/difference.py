@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import types
 
@@ -18,6 +17,7 @@ from keygroups.ranges import KeyGroupRange
 from keygroups.representation import fields_repr, html_table
 from keygroups.values import values_of
 from snapshots.errors import IncompatibleSnapshot
+from snapshots.format import compute as pc
 from snapshots.format.manifest import Manifest, StateInfo, manifest_name
 from snapshots.format.schemas import ENTRY_COLUMNS, widens
 from snapshots.inspection.operator_states import OperatorStateDifference, compare_operator_states

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from keygroups.codec import pack
 from keygroups.errors import ConfigError, NullKey, UnsupportedKey
@@ -22,6 +21,7 @@ from keygroups.hashing import key_group_of
 from keygroups.ranges import KeyGroupRange, subtask_of
 from keygroups.representation import fields_repr
 from keygroups.state import identity_of, original_of
+from snapshots.format import compute as pc
 from snapshots.format.columns import is_packed, key_kind_of
 from snapshots.format.in_flight_columns import decoded, in_flight_elements
 from snapshots.format.manifest import StateInfo, manifest_name
@@ -207,7 +207,7 @@ class _KeyReader:
             keys = decoded(table, "key")
             places = [at for at, other in enumerate(keys) if other is not None and identity_of(other) == identity]
             step = step_of(self._snapshot.manifest, reader.file)
-            yield from ((one, step) for one in in_flight_elements(table.take(pa.array(places, pa.int64()))))
+            yield from ((one, step) for one in in_flight_elements(pc.take(table, np.array(places, np.int64))))
 
 
 def _is_key(table: pa.Table, key: Hashable) -> pa.ChunkedArray:

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import types
 
 from keygroups.ranges import KeyGroupRange
 from keygroups.representation import fields_repr
 from snapshots.daemon_threads import DaemonPool
+from snapshots.format import compute as pc
 from snapshots.format.manifest import DataFile
 from snapshots.format.parquet import KEY_GROUP, ParquetReader, RowGroup
 from snapshots.restore.reader import decode_column

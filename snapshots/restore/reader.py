@@ -268,7 +268,7 @@ def merge(layers: Sequence[pa.Table], *, keep_deleted: bool = False) -> pa.Table
             kept = older.filter(pc.invert(_hidden(older, newer)))
             newer = pa.concat_tables([_as_delta(kept, newer.schema), newer])
     merged = newer if keep_deleted else newer.filter(pc.invert(newer.column(DELETED))).drop_columns(DELETED)
-    return merged.sort_by(KEY_GROUP)
+    return pc.take(merged, np.argsort(merged.column(KEY_GROUP).to_numpy(), kind="stable"))
 
 
 def _hidden(older: pa.Table, newer: pa.Table) -> pa.ChunkedArray | pa.Array:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from keygroups.ranges import KeyGroupRange, range_of
+from snapshots.format import compute as pc
 from snapshots.format.parquet import KEY_GROUP
 
 BUCKETS_MAX = 64
@@ -108,7 +109,7 @@ class Buckets:
         assert numbers.max() < self._count, "all rows are in the range"
         # As 16-bit integers, which numpy sorts by radix sort.
         order = np.argsort(numbers.astype(np.int16), kind="stable")
-        ordered = table.combine_chunks().take(order)
+        ordered = pc.take(table, order)
         found, starts = np.unique(numbers[order], return_index=True)
         ends = [*starts[1:].tolist(), len(numbers)]
         for number, start, end in zip(found.tolist(), starts.tolist(), ends, strict=True):
@@ -154,7 +155,7 @@ def by_key_group(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
     groups = key_groups_in(table)
     if np.any(np.diff(groups) < 0):
         order = np.argsort(groups.astype(np.int16), kind="stable")
-        table, groups = table.combine_chunks().take(order), groups[order]
+        table, groups = pc.take(table, order), groups[order]
     found, starts = np.unique(groups, return_index=True)
     bounds = [*starts.tolist(), len(groups)]
     for group, (start, end) in zip(found.tolist(), pairwise(bounds), strict=True):

@@ -13,6 +13,7 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from keygroups.errors import ConfigError, UnsupportedKey
@@ -272,7 +273,7 @@ class Rewrite:
             tables.append(_with_key_groups(table, pa.array(key_groups, pa.int32())))
         schema = common_schema(table.schema for table in tables)
         joined = pa.concat_tables([in_common_schema(table, schema) for table in tables])
-        return joined.sort_by([(KEY_GROUP, "ascending"), ("sequence", "ascending")])
+        return pc.take(joined, np.lexsort([joined.column(name).to_numpy() for name in ("sequence", KEY_GROUP)]))
 
     def check(self, files: Iterable[DataFile]) -> None:
         """Check that an engine has written everything.

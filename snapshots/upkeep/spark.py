@@ -22,6 +22,7 @@ from keygroups.context_managers import contextmanager
 from keygroups.ranges import KeyGroupRange, range_of
 from keygroups.spark.partitions import map_in_arrow, run_in_partitions
 from snapshots.errors import IncompleteSnapshot
+from snapshots.format import compute as pc
 from snapshots.format.files import FileWriter
 from snapshots.format.manifest import DataFile
 from snapshots.java import use_java
@@ -99,7 +100,7 @@ class _Reading:
         for table in states[source.part].rows(source.file):
             subtasks = key_groups_in(table) * target.parallelism // target.max_parallelism
             order = np.argsort(subtasks.astype(np.int16), kind="stable")
-            ordered = table.combine_chunks().take(order)
+            ordered = pc.take(table, order)
             found, starts = np.unique(subtasks[order], return_index=True)
             ends = [*starts[1:].tolist(), len(order)]
             for subtask, start, end in zip(found.tolist(), starts.tolist(), ends, strict=True):

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keygroups import KeyGroupsError, UnstorableValue
+from keygroups import KeyGroupsError, UnstorableValue, codec
 from keygroups.codec import NESTED_EXTENSIONS_MAX, UnreadableValue, pack, pack_all, unpack, unpack_all
 from keygroups.state.storable import StorableCheck
 
@@ -384,3 +384,12 @@ def test_a_bytearray_as_long_as_a_number_is_found_among_numbers(numbers: list[in
     assert found == hidden
     assert type(found[-1]) is bytearray
     assert unpack(pack(numbers, "a test")) == numbers
+
+
+@pytest.mark.parametrize("pack_it", [pack, lambda value, where: pack_all([1, value], where)])
+@pytest.mark.parametrize("value", ["x" * 70_000, b"x" * 70_000, ["x" * 70_000], (1, "x" * 70_000)], ids=type)
+def test_a_value_that_no_array_can_hold_is_refused(value: Any, pack_it: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert pack_it(value, "an example")
+    monkeypatch.setattr(codec, "VALUE_BYTES_MAX", 70_000)
+    with pytest.raises(UnstorableValue, match=r"an example holds .*: it takes 70,0\d\d bytes, and a stored value has"):
+        pack_it(value, "an example")

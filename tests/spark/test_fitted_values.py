@@ -55,7 +55,8 @@ def stored(type_: pa.DataType, value: Any) -> Any:
     """Return what a value becomes in its column, which is the same among others and after a check."""
     writer = OutputWriter(pa.schema([("value", type_)]))
     writer.check((value,))
-    column = writer.batch_of([(None,), (value,), {"value": value}]).column(0)
+    (batch,) = writer.batches_of([(None,), (value,), {"value": value}])
+    column = batch.column(0)
     assert column[1] == column[2]
     return column[1].as_py()
 
@@ -126,7 +127,7 @@ def stored(type_: pa.DataType, value: Any) -> Any:
 )
 def test_a_value_that_arrow_would_change_is_refused(type_: pa.DataType, value: Any, reason: str) -> None:
     writer = OutputWriter(pa.schema([("value", type_)]))
-    for run in (lambda: writer.check((value,)), lambda: writer.batch_of([(None,), (value,)])):
+    for run in (lambda: writer.check((value,)), lambda: writer.batches_of([(None,), (value,)])):
         with pytest.raises(OutputMismatch, match=reason) as raised:
             run()
         assert raised.value.column == "value"
@@ -176,7 +177,7 @@ def test_a_naive_timestamp_is_one_of_the_session_s_time_zone(naive: dt.datetime)
     ("zone", "hours"), [("UTC", 0), ("Z", 0), ("+05:00", 5), ("-0530", -5.5), ("GMT+5", 5), ("UTC-03:00", -3)]
 )
 def test_a_naive_timestamp_is_localised_by_every_offset_that_spark_takes(zone: str, hours: float) -> None:
-    batch = OutputWriter(pa.schema([("at", pa.timestamp("us", zone))])).batch_of([(NAIVE,)])
+    (batch,) = OutputWriter(pa.schema([("at", pa.timestamp("us", zone))])).batches_of([(NAIVE,)])
     since_1970 = AWARE - dt.timedelta(hours=hours) - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
     assert batch.column(0).cast(pa.int64())[0].as_py() == since_1970 // dt.timedelta(microseconds=1)
 

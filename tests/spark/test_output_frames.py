@@ -70,7 +70,7 @@ def test_all_types_are_the_same(spark: SparkSession, timezone: str, tmp_path: Pa
     names = [f"c{number}" for number in range(len(VALUES))]
     schema = arrow_schema(spark, parse_schema(", ".join(map(" ".join, zip(names, VALUES, strict=True)))))
     rows = list(zip(*VALUES.values(), strict=True))
-    parts = [pa.Table.from_batches([OutputWriter(schema).batch_of([row])]) for row in rows]
+    parts = [pa.Table.from_batches(OutputWriter(schema).batches_of([row])) for row in rows]
     snapshot = _stored(tmp_path, parts)
     files = snapshot.manifest.files_of("output")
     known = {file.path: parts[file.subtask] for file in files}

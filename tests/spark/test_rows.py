@@ -51,7 +51,7 @@ def _output(values: tuple[Any, ...], shape: str) -> Any:
 def test_outputs_of_every_shape_become_rows(outputs: list[tuple[tuple[Any, ...], str]], letters: bool) -> None:
     writer = OutputWriter(WITH_LETTERS if letters else COLUMNS)
     kept = [(values, shape) for values, shape in outputs if letters or shape != "letter"]
-    batch = writer.batch_of([_output(values, shape) for values, shape in kept])
+    (batch,) = writer.batches_of([_output(values, shape) for values, shape in kept])
     assert batch.schema.equals(writer.schema)
     for row, (values, shape) in zip(rows_of(batch), kept, strict=True):
         letter = row.pop(DEAD_LETTER, None)
@@ -84,7 +84,7 @@ def test_slices_keep_every_row_in_its_place(sizes: list[int]) -> None:
 @pytest.mark.parametrize("others", [[], [(1, "a", None)], [{"id": 1}], [(1, "a", None), {"id": 1}]])
 def test_the_output_that_does_not_fit_is_named_among_others(bad: Any, column: str, reason: str, others: Any) -> None:
     with pytest.raises(OutputMismatch, match=reason) as raised:
-        OutputWriter(COLUMNS).batch_of([*others, bad, *others])
+        OutputWriter(COLUMNS).batches_of([*others, bad, *others])
     assert raised.value.column == column
     assert raised.value.output[:5] in repr(bad)
 
@@ -119,7 +119,7 @@ def test_a_row_is_refused_alone_if_it_would_be_among_others(type_: pa.DataType, 
             return True
         return False
 
-    assert refused(lambda: writer.check((value,))) == refused(lambda: writer.batch_of([(value,)]))
+    assert refused(lambda: writer.check((value,))) == refused(lambda: writer.batches_of([(value,)]))
 
 
 BAD = 7

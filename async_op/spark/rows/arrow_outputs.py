@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from async_op.spark.errors import OutputMismatch
-from keygroups.values import SPARK, ColumnEncoder, Misfit
+from keygroups.values import SPARK, ColumnEncoder, Misfit, TooLarge, in_pieces
 
 DEAD_LETTER = "dead_letter"
 """The name of the column that tells why a row has no outputs."""
@@ -56,14 +56,17 @@ class OutputWriter:
     def __reduce__(self) -> tuple[type[OutputWriter], tuple[pa.Schema]]:
         return OutputWriter, (self.schema,)
 
-    def batch_of(self, outputs: Sequence[Any]) -> pa.RecordBatch:
-        """Return dicts and tuples as one batch.
+    def batches_of(self, outputs: Sequence[Any]) -> list[pa.RecordBatch]:
+        """Return dicts and tuples as one batch, or as several if they are too large for one.
 
         Raises
         ------
         OutputMismatch
             An output does not have the columns of the schema, or a value does not have the type of its column.
         """
+        return [*in_pieces(outputs, lambda some, _: self._batch_of(some))]
+
+    def _batch_of(self, outputs: Sequence[Any]) -> pa.RecordBatch:
         columns = self._columns(outputs)
         of_columns = zip(columns, self.schema, self._encoders, strict=True)
         arrays = [_array(column, field, encoder, outputs) for column, field, encoder in of_columns]
@@ -145,6 +148,8 @@ def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
 def _array(values: Sequence[Any], field: pa.Field, encoder: ColumnEncoder, outputs: Sequence[Any]) -> pa.Array:
     try:
         array = encoder.array(values)
+    except TooLarge:
+        raise
     except Misfit as misfit:
         found = f"its value is of type {type(values[misfit.row]).__name__}, not {field.type}"
         inside = misfit.column.removeprefix(field.name)

@@ -85,7 +85,7 @@ def batches_in_place(writer: OutputWriter) -> InPlace:
 
     def convert(letter: DeadLetter) -> list[pa.RecordBatch]:
         rows = readable_rows_of(letter.value)
-        return [writer.batch_of([{DEAD_LETTER: _row_of(replace(letter, value=row))} for row in rows])]
+        return writer.batches_of([{DEAD_LETTER: _row_of(replace(letter, value=row))} for row in rows])
 
     return InPlace(convert)
 

@@ -109,9 +109,9 @@ class EpochOperatorFactory:
         """Return the size of rows as Arrow data."""
         return int(rows.nbytes)
 
-    def pack(self, outputs: list[object]) -> pa.RecordBatch:
-        """Return a run of outputs as a record batch."""
-        return self._writer.batch_of(outputs)
+    def pack(self, outputs: list[object]) -> pa.Table:
+        """Return a run of outputs as a table."""
+        return self._table_of(outputs)
 
     @cached_property
     def _element_types(self) -> ElementTypes:
@@ -121,6 +121,9 @@ class EpochOperatorFactory:
         types = (pa.struct(list(self.input_schema)), key, pa.struct(list(self.output_schema)))
         return ElementTypes(*(type_ if type_ is not None and is_exact(type_) else None for type_ in types))
 
+    def _table_of(self, outputs: Sequence[object]) -> pa.Table:
+        return pa.Table.from_batches(self._writer.batches_of(outputs), self.output_schema)
+
     @cached_property
     def _writer(self) -> OutputWriter:
         return OutputWriter(self.output_schema)
@@ -128,7 +131,7 @@ class EpochOperatorFactory:
     async def write(self, part: CutPart, target: bytes) -> WrittenPart:
         """Write a part of a pickled `PendingSnapshot` on a thread of its own, while calls go on."""
         started = time.monotonic()
-        outputs = pa.Table.from_batches(part.runs, self.output_schema)
+        outputs = pa.concat_tables([self._table_of([]), *part.runs])
         # Not the loop's default threads: the user's function may occupy all of them.
         writer = DaemonPool(1, "keygroups write")
         loop = asyncio.get_running_loop()
@@ -150,7 +153,8 @@ class EpochOperatorFactory:
         if not element.outputs:
             return element
         try:
-            return element._replace(outputs=tuple(rows_of(self._writer.batch_of(element.outputs))))
+            rows = [row for batch in self._writer.batches_of(element.outputs) for row in rows_of(batch)]
+            return element._replace(outputs=tuple(rows))
         except (KeyGroupsError, ValueError):
             return element  # of an earlier schema, or without a form in Python: stored as it is
 

@@ -37,6 +37,6 @@ def test_texts_that_are_too_large_for_one_column_are_divided() -> None:
 @pytest.mark.usefixtures("small_columns")
 def test_a_text_that_is_too_large_alone_is_the_one_that_is_named() -> None:
     rows = [{"text": text} for text in ("abc", "def", "0123456789a", "ghi")]
-    with pytest.raises(UnwritableValue, match="too large for one column") as raised:
+    with pytest.raises(UnwritableValue, match="too large for a column") as raised:
         list(batches_of(rows, SCHEMA))
     assert (raised.value.index, raised.value.column) == (2, "text")

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from async_op import AsyncBatchFunction, AsyncFunction, BlockingFunction, ElementFailed, Step
 from async_op.connectors import Source
-from keygroups import MapState, ValueState
+from keygroups import MapState, ValueState, codec
+from keygroups.state import storable
 from tests.async_op.job.kit import Epochs, new_job
 from tests.doors.bad import KINDS, PLACES, Color, Level
 from tests.examples import scaled
@@ -184,3 +185,30 @@ async def test_a_map_key_that_no_column_holds_fails_the_call_that_put_it(key: An
     sink = Epochs()
     await new_job(range(3), Step(Put(), key_by=lambda value: "a", on_error="skip"), sink).run()
     assert sorted(sink.values) == [0, 2]
+
+
+LONG = {"bytes": b"x" * 70_000, "text": "x" * 70_000, "text with accents": "é" * 40_000, "a list": ["x" * 70_000]}
+
+
+@pytest.mark.parametrize("kind", LONG)
+@pytest.mark.parametrize("place", ["value", "output", "state"])
+async def test_a_value_that_is_longer_than_files_can_hold_is_one_elements_fault(
+    place: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(codec, "VALUE_BYTES_MAX", 66_000)  # in place of 2 GiB
+    monkeypatch.setattr(storable, "VALUE_BYTES_MAX", 66_000)
+    monkeypatch.setattr(storable, "_LENGTH_MAX", 30_000)
+    long = LONG[kind]
+
+    class Keep(AsyncFunction):
+        states = (NOTES,)
+
+        async def async_invoke(self, value: Any, ctx: Any) -> list[Any]:
+            if value == 4 and place == "state":
+                ctx.state(NOTES).put("note", long)
+            return [long if value == 4 and place == "output" else value]
+
+    source = [*range(4), long if place == "value" else 4, *range(5, 9)]
+    sink = Epochs()
+    await new_job(source, Step(Keep(), key_by=lambda value: "a", on_error="skip"), sink).run()
+    assert sorted(sink.values) == [0, 1, 2, 3, 5, 6, 7, 8]
