@@ -16,7 +16,8 @@ from keygroups.values.lossless_casts import in_microseconds
 from snapshots.format.subtask import RefusedValue
 
 ROWS_AT_ONCE = 1024
-"""How many rows become Python objects at a time; their outputs are consumed before more rows are converted."""
+BYTES_AT_ONCE = 8 * 2**20
+"""How much of a table becomes Python objects at a time; its outputs are consumed before more rows are converted."""
 
 
 class ArrowStream(Protocol):
@@ -98,10 +99,19 @@ def _text_of(column: pa.Array) -> str:
 
 
 def slices_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Cut batches into pieces of at most `ROWS_AT_ONCE` rows."""
+    """Cut batches into pieces of at most `ROWS_AT_ONCE` rows and `BYTES_AT_ONCE`, unless a single row is larger."""
     for batch in batches:
         for start in range(0, batch.num_rows, ROWS_AT_ONCE):
-            yield batch.slice(start, ROWS_AT_ONCE)
+            yield from _small_slices(batch.slice(start, ROWS_AT_ONCE))
+
+
+def _small_slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if batch.num_rows <= 1 or batch.nbytes <= BYTES_AT_ONCE:
+        yield batch
+        return
+    middle = batch.num_rows // 2
+    for half in (batch.slice(0, middle), batch.slice(middle)):
+        yield from _small_slices(half)
 
 
 @lru_cache

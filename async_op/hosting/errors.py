@@ -87,8 +87,8 @@ class MessageTooLarge(KeyGroupsError, ValueError):
     """The largest size that is accepted."""
 
     _template = (
-        "a message of {size_bytes} bytes is over the limit of {limit_bytes}: have Spark send smaller batches "
-        "(spark.sql.execution.arrow.maxRecordsPerBatch), or keep large values outside of the rows"
+        "a message of {size_bytes} bytes is over the limit of {limit_bytes}: keep large values in files, and only the "
+        "names of these files in the rows"
     )
 
 

@@ -98,6 +98,8 @@ def outputs_frame(
     if any(file.path not in known for file in files):
         return files_frame(spark, snapshot.folder, files, spark_schema)
     rows = pa.concat_tables([output_schema.empty_table(), *(known[file.path] for file in files)])
+    # Of a table with two empty batches in a row, Spark reads nothing that is behind them.
+    rows = pa.Table.from_batches((batch for batch in rows.to_batches() if batch.num_rows), output_schema)
     return spark.createDataFrame(rows, spark_schema) if is_connect(spark) else KnownRows(spark, rows, spark_schema)
 
 

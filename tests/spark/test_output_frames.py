@@ -89,6 +89,15 @@ def test_all_types_are_the_same(spark: SparkSession, timezone: str, tmp_path: Pa
     assert handed.union(read).count() == read.union(handed).count() == 2 * rows.num_rows
 
 
+def test_no_row_is_lost_behind_empty_batches(spark: SparkSession, tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64())])
+    rows = pa.concat_tables([*[schema.empty_table()] * 3, pa.table({"id": [1, 2]}, schema=schema)])
+    snapshot = _stored(tmp_path, [rows])
+    known = {file.path: rows for file in snapshot.manifest.files_of("output")}
+
+    assert [row.id for row in outputs_frame(spark, snapshot, schema, known).collect()] == [1, 2]
+
+
 def test_large_types_are_those_of_the_session(spark: SparkSession, tmp_path: Path) -> None:
     schema = pa.schema([("text", pa.string())])
     rows = pa.table({"text": ["a"]}, schema=schema)

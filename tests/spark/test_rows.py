@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -22,6 +23,7 @@ from async_op import (
     ElementFailed,
 )
 from async_op.calls.checked_outputs import with_checked_outputs
+from async_op.connectors import arrow_input
 from async_op.connectors.arrow_input import ROWS_AT_ONCE, rows_of, slices_of
 from async_op.spark import OutputMismatch
 from async_op.spark.rows.arrow_outputs import DEAD_LETTER, OutputWriter
@@ -65,6 +67,17 @@ def test_slices_keep_every_row_in_its_place(sizes: list[int]) -> None:
     parts = list(slices_of(batches))
     assert [row["n"] for part in parts for row in rows_of(part)] == [n for size in sizes for n in range(size)]
     assert all(0 < part.num_rows <= ROWS_AT_ONCE for part in parts)
+
+
+@given(st.lists(st.lists(st.binary(max_size=60), max_size=20), max_size=4))
+def test_slices_of_large_rows_have_fewer_of_them(batches: list[list[bytes]]) -> None:
+    given_batches = [pa.RecordBatch.from_pydict({"image": pa.array(images, pa.binary())}) for images in batches]
+    with mock.patch.object(arrow_input, "BYTES_AT_ONCE", 100):
+        parts = list(slices_of(given_batches))
+    assert [row["image"] for part in parts for row in rows_of(part)] == [
+        image for images in batches for image in images
+    ]
+    assert all(part.nbytes <= 100 or part.num_rows == 1 for part in parts)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from async_op.connectors.arrow_input import ROWS_AT_ONCE, rows_of
+from async_op.connectors.arrow_input import BYTES_AT_ONCE, ROWS_AT_ONCE, rows_of
 from async_op.connectors.errors import (
     BrokenFile,
     FileMissing,
@@ -414,10 +414,12 @@ def parquet_blocks(file: Any, path: str, position: int, *, grows: bool) -> Itera
 def _rows_from(opened: Any, path: str, position: int) -> Iterator[Block]:
     first_row = 0
     for number in range(opened.metadata.num_row_groups):
-        end = first_row + opened.metadata.row_group(number).num_rows
+        group = opened.metadata.row_group(number)
+        end = first_row + group.num_rows
         if position < end:
             row = first_row
-            for batch in opened.iter_batches(ROWS_AT_ONCE, row_groups=[number]):
+            rows = max(1, min(ROWS_AT_ONCE, group.num_rows * BYTES_AT_ONCE // max(group.total_byte_size, 1)))
+            for batch in opened.iter_batches(rows, row_groups=[number]):
                 rest = batch.slice(max(position - row, 0))
                 row += batch.num_rows
                 if rest.num_rows:

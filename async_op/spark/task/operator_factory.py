@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pickle import loads
 
 import pyarrow as pa
@@ -109,9 +110,9 @@ class EpochOperatorFactory:
         """Return the size of rows as Arrow data."""
         return int(rows.nbytes)
 
-    def pack(self, outputs: list[object]) -> pa.Table:
-        """Return a run of outputs as a table."""
-        return self._table_of(outputs)
+    def pack(self, outputs: list[object]) -> list[pa.RecordBatch]:
+        """Return a run of outputs as record batches, usually one."""
+        return self._writer.batches_of(outputs)
 
     @cached_property
     def _element_types(self) -> ElementTypes:
@@ -121,9 +122,6 @@ class EpochOperatorFactory:
         types = (pa.struct(list(self.input_schema)), key, pa.struct(list(self.output_schema)))
         return ElementTypes(*(type_ if type_ is not None and is_exact(type_) else None for type_ in types))
 
-    def _table_of(self, outputs: Sequence[object]) -> pa.Table:
-        return pa.Table.from_batches(self._writer.batches_of(outputs), self.output_schema)
-
     @cached_property
     def _writer(self) -> OutputWriter:
         return OutputWriter(self.output_schema)
@@ -131,7 +129,7 @@ class EpochOperatorFactory:
     async def write(self, part: CutPart, target: bytes) -> WrittenPart:
         """Write a part of a pickled `PendingSnapshot` on a thread of its own, while calls go on."""
         started = time.monotonic()
-        outputs = pa.concat_tables([self._table_of([]), *part.runs])
+        outputs = pa.Table.from_batches(chain.from_iterable(part.runs), self.output_schema)
         # Not the loop's default threads: the user's function may occupy all of them.
         writer = DaemonPool(1, "keygroups write")
         loop = asyncio.get_running_loop()
