@@ -26,6 +26,7 @@ from .filesystem.errors import (
     StorageFull,
     StorageRefused,
     StorageUnavailable,
+    TemporaryDiskFull,
     UnsafeFilesystem,
     UnsupportedFilesystem,
 )
@@ -69,6 +70,7 @@ __all__ = [
     "SubtaskHandle",
     "SubtaskRestore",
     "SubtaskSnapshot",
+    "TemporaryDiskFull",
     "UnequalCopies",
     "UnsafeFilesystem",
     "UnsupportedFilesystem",

@@ -16,6 +16,7 @@ from async_op.in_flight.in_flight import ValueOutput
 from async_op.in_flight.waiters import Waiters
 from async_op.threads.own_thread import on_own_thread
 from keygroups.codec import pack_all, unpack_all
+from snapshots.temporary_files import full_disk_named
 
 OUTPUT_SCHEMA = pa.schema(
     [
@@ -89,7 +90,7 @@ class EpochOutputs:
 
     def spill(self) -> None:
         """Move what is too much for the memory to a temporary file; blocks."""
-        with self._lock:
+        with self._lock, full_disk_named():
             while self._pieces and not self._is_closed:
                 if self._file is None:
                     self._file = tempfile.TemporaryFile(prefix="keygroups-outputs-")  # noqa: SIM115 - `close` does

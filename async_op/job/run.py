@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -336,12 +337,15 @@ class Run:
         parts = [*self._source_parts(), *steps]
         outputs, work = self._collector.cut(), self._own_work()
         counts = counts_of(self._reading.count(), outputs.count, (cut for _, cut in steps), counted)
-        if is_final:
-            await self._end_calls()
-        with told_if_long(f"committing version {pending.version} of job {self._setting.job_id}"):
-            others = await self._chain.written(pending, outputs)
-            commit = on_own_thread(self._committer.commit_cut, pending, parts, outputs, counts, others)
-            epoch = await to_the_end(asyncio.ensure_future(commit))
+        with ExitStack() as undo:
+            undo.callback(outputs.close)
+            if is_final:
+                await self._end_calls()
+            with told_if_long(f"committing version {pending.version} of job {self._setting.job_id}"):
+                others = await self._chain.written(pending, outputs)
+                commit = on_own_thread(self._committer.commit_cut, pending, parts, outputs, counts, others)
+                epoch = await to_the_end(asyncio.ensure_future(commit))
+            undo.pop_all()
         self._committed_work = work, self._chain.work_at_cut
         if (snapshot := self._committer.snapshot) is not None:
             self._totals.update(snapshot.manifest.metrics)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from errno import ENOSPC
+from errno import EDQUOT, ENOSPC
 
 from keygroups.errors import KeyGroupsError
+
+NO_ROOM = frozenset({ENOSPC, EDQUOT})
+"""The numbers of errors that mean a full disk, or a quota that is used up."""
 
 
 class UnsupportedFilesystem(KeyGroupsError, ValueError):
@@ -96,6 +99,22 @@ class StorageFull(KeyGroupsError, OSError):
     _template = (
         "there is no room for {path} ({reason}); what is committed in {uri} is whole: free some space, for instance "
         "with `keygroups gc`, and start again"
+    )
+
+
+class TemporaryDiskFull(KeyGroupsError, OSError):
+    """The local disk has no room for temporary files. What is committed is safe, because it is in the snapshots."""
+
+    directory: str
+    """The directory of temporary files."""
+    reason: str
+    """The system's own message."""
+    errno: int | None = ENOSPC
+    """The number of the error, also where a quota is used up."""
+
+    _template = (
+        "there is no room for temporary files in {directory} ({reason}): free some space, or name a directory on a "
+        "larger disk in the environment variable TMPDIR, and start again; what is committed is whole"
     )
 
 

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from keygroups.context_managers import contextmanager
 from keygroups.errors import ConfigError, KeyGroupsError
-from snapshots.filesystem.errors import PathObstructed, StorageFull, StorageRefused, UnsupportedFilesystem
+from snapshots.filesystem.errors import NO_ROOM, PathObstructed, StorageFull, StorageRefused, UnsupportedFilesystem
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-_FULL = {errno.ENOSPC, errno.EDQUOT}
 _LOCAL_PROTOCOLS = {"file", "local", "memory"}
 # Matches up to the last @ and across slashes, because secrets may contain both.
 _USER = re.compile(r"(?<=://)[^\s\"']*:[^\s\"']*@")
@@ -185,7 +184,7 @@ def _kind_of(error: OSError) -> type[StorageRefused | StorageFull] | None:
     """Return the error of this project that says what an error of the storage means, if there is one."""
     if isinstance(error, PermissionError) or error.errno == errno.EROFS:
         return StorageRefused
-    return StorageFull if error.errno in _FULL else None
+    return StorageFull if error.errno in NO_ROOM else None
 
 
 def check_uri(uri: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from keygroups.errors import ConfigError
 from snapshots.format.files import FileWriter
 from snapshots.format.manifest import DataFile
 from snapshots.progress import Progress, progress_of
+from snapshots.temporary_files import temporary_directory
 from snapshots.upkeep.buckets import Buckets
 from snapshots.upkeep.rewrite import Rewrite, StateRewrite
 
@@ -53,11 +53,11 @@ def rewrite_locally(rewrite: Rewrite, tell: Progress) -> tuple[DataFile, ...]:
     """
     meter = _Meter(tell, 2 * rewrite.bytes)
     with (
-        tempfile.TemporaryDirectory(prefix="keygroups-rewrite-") as directory,
+        temporary_directory("rewrite") as directory,
         FileWriter(rewrite.folder, uuid.uuid4().hex) as files,
     ):
         for number, state in enumerate(rewrite.states):
-            _rewrite_state(state, files, Path(directory, str(number)), meter)
+            _rewrite_state(state, files, directory / str(number), meter)
         for channel in rewrite.channels:
             rewrite.write_channel(files, channel)
             meter.add(2 * sum(file.bytes for file in channel))

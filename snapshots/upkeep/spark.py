@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import sys
-import tempfile
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from snapshots.format import compute as pc
 from snapshots.format.files import FileWriter
 from snapshots.format.manifest import DataFile
 from snapshots.java import use_java
+from snapshots.temporary_files import temporary_directory
 from snapshots.upkeep.buckets import Buckets, key_groups_in
 from snapshots.upkeep.rewrite import Rewrite
 
@@ -122,16 +122,16 @@ class _Writing:
         blocks = ((part, rows) for batch in batches for part, rows in _pairs(batch))
         parts = groupby(blocks, key=lambda block: block[0])
         with (
-            tempfile.TemporaryDirectory(prefix="keygroups-rewrite-") as directory,
+            temporary_directory("rewrite") as directory,
             FileWriter(self.rewrite.folder, uuid.uuid4().hex) as files,
         ):
             written = set()
             for part, found in parts:
                 written.add(part)
                 tables = (table for _, rows in found for table in _decoded(rows))
-                self._write_part(part, tables, files, owned, subtask, Path(directory, str(part)))
+                self._write_part(part, tables, files, owned, subtask, directory / str(part))
             for part in set(range(len(self.rewrite.states))) - written:
-                self._write_part(part, (), files, owned, subtask, Path(directory, str(part)))
+                self._write_part(part, (), files, owned, subtask, directory / str(part))
             stored = files.stored()
         described = [json.dumps(dataclasses.asdict(file)) for file in stored]
         yield pa.RecordBatch.from_pydict({"file": pa.array(described, pa.string())})

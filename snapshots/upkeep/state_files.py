@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ from snapshots.format.files import FileLabel, FileWriter, KeyedWriter
 from snapshots.format.manifest import DataFile, Manifest, StateInfo
 from snapshots.restore.reader import in_schema
 from snapshots.restore.streaming import all_key_groups
+from snapshots.temporary_files import temporary_directory
 from snapshots.upkeep.buckets import Buckets, by_key_group
 from snapshots.upkeep.user_rows import check_whole
 
@@ -51,11 +51,11 @@ def write_state(
     """
     label = FileLabel(kind="keyed", state=info.name, subtask=0, version=manifest.version + (not is_first))
     with (
-        tempfile.TemporaryDirectory(prefix="keygroups-rows-") as directory,
+        temporary_directory("rows") as directory,
         ExitStack() as buckets,
         FileWriter(folder, uuid.uuid4().hex) as files,
     ):
-        kinds, ordered = _dealt(info, tables, Path(directory), manifest, buckets)
+        kinds, ordered = _dealt(info, tables, directory, manifest, buckets)
         schema = keyed_schema(info, *kinds)
         writer = KeyedWriter(files, label, schema, all_key_groups(manifest))
         for table in ordered:

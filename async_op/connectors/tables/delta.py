@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from math import inf
@@ -32,6 +31,7 @@ from keygroups.context_managers import contextmanager
 from keygroups.errors import ConfigError
 from keygroups.values import Misfit
 from snapshots.filesystem import options_of, redacted
+from snapshots.temporary_files import temporary_directory
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
@@ -215,8 +215,8 @@ def _constraint_check(table: DeltaTable) -> Iterator[Check]:
         return
     rules = [f"{name}: {rule}" for name, rule in constraints.items()]
     rules += [f"an invariant of {name}" for name in columns]
-    with tempfile.TemporaryDirectory(prefix="keygroups-delta-") as folder:
-        copy = _empty_copy(table, folder, constraints)
+    with temporary_directory("delta") as folder:
+        copy = _empty_copy(table, str(folder), constraints)
         yield lambda batch: _try(copy, batch, f"it violates a constraint of the table ({', '.join(rules)})")
 
 
