@@ -119,7 +119,7 @@ class Table:
         self.job: Job
         self._settings = settings
         self._folder = Path(settings.folder)
-        self._delivered = 0
+        self._delivered = self._since_kill = 0
 
     def __call__(self, values: list[Any], epoch: int) -> None:
         """Write an epoch."""
@@ -127,8 +127,10 @@ class Table:
         if epoch % _RESCALE_EVERY == 0:
             with suppress(JobNotRunning):  # it ends
                 self.job.rescale(1 + epoch // _RESCALE_EVERY % 4)
-        # A failure of a job that stops is raised, whatever its policy, so no child is killed shortly before.
-        is_to_kill = epoch % _KILL_EVERY == 0 and self._delivered < self._settings.epochs - _LAST_EPOCHS
+        # Not by the number of the epoch: those without outputs do not come here. Not shortly before a stop either: a
+        # failure of a job that stops is raised, whatever its policy.
+        self._since_kill += 1
+        is_to_kill = self._since_kill >= _KILL_EVERY and self._delivered < self._settings.epochs - _LAST_EPOCHS
         events = self._kill_child(epoch) if is_to_kill else []
         sys.stdout.write(json.dumps({"epoch": epoch, "rows": len(values), "events": events} | self._sample()) + "\n")
         sys.stdout.flush()
@@ -140,7 +142,8 @@ class Table:
         children = [child for child in self.job.progress().children if child.pid]
         if not children:
             return []
-        child = children[epoch // _KILL_EVERY % len(children)]
+        self._since_kill = 0
+        child = children[epoch % len(children)]
         with suppress(ProcessLookupError):
             os.kill(child.pid, signal.SIGKILL)
         return ["child killed"]
