@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -42,3 +42,20 @@ def test_what_is_said_arrives(tmp_path_factory: pytest.TempPathFactory, wishes: 
     exchange.answer(answer)
     assert exchange.wishes() == wishes
     assert exchange.answered() == answer
+
+
+def test_of_an_operator_with_many_hosts_fewer_epochs_arrive(tmp_path: Path) -> None:
+    counts: dict[str, Any] = {name: 1 for name, kind in get_type_hints(EpochProgress).items() if kind in NUMBERS}
+    hosts = tuple(f"pod-{number}.of-a-service-with-a-long-name.example:{number}" for number in range(1000))
+    epochs = tuple(
+        EpochProgress(**{**counts, "epoch": number, "kind": "batch", "batch_id": number, "hosts": hosts})
+        for number in range(100)
+    )
+    exchange = Exchange(open_folder(str(tmp_path)), "run")
+
+    exchange.answer(Answer(failure="an error", progress=(epochs, epochs)))
+
+    answer = exchange.answered()
+    assert answer.failure == "an error"
+    for found in answer.progress:
+        assert found == epochs[-len(found) :] != ()

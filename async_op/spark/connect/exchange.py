@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from async_op.errors import BlocksEventLoop
@@ -17,7 +17,7 @@ EPOCHS_MAX = 100
 """How many epochs of each pipeline the worker reports: the file is rewritten after each epoch."""
 
 _BYTES_MAX = 4 * 2**20
-"""No file of an exchange is longer; a hundred epochs of a chain of ten pipelines have about 1 MiB."""
+"""No file of an exchange is longer; a hundred epochs of a chain of ten pipelines have about 1 MiB, without hosts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,9 +117,10 @@ class Exchange:
         return None if read is None else Wishes(**{**read, "parallelism": tuple(read["parallelism"])})
 
     def answer(self, answer: Answer) -> None:
-        """Let the client know."""
-        said = {**asdict(answer), "blocking": [found.args for found in answer.blocking]}
-        self._folder.replace(self._answer, json.dumps(said).encode())
+        """Let the client know; of fewer epochs, if each has so many hosts that the file would be too long."""
+        while len(said := _encoded(answer)) > _BYTES_MAX and any(answer.progress):
+            answer = replace(answer, progress=tuple(epochs[(len(epochs) + 1) // 2 :] for epochs in answer.progress))
+        self._folder.replace(self._answer, said)
 
     def answered(self) -> Answer:
         """Return the newest answer; one that says nothing before the first."""
@@ -139,6 +140,10 @@ class Exchange:
             return None
         read: dict[str, Any] = json.loads(text)
         return read
+
+
+def _encoded(answer: Answer) -> bytes:
+    return json.dumps({**asdict(answer), "blocking": [found.args for found in answer.blocking]}).encode()
 
 
 def newest(progress: Sequence[EpochProgress]) -> tuple[EpochProgress, ...]:
