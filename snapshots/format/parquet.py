@@ -95,10 +95,9 @@ class ParquetEncoder:
 
     def write(self, table: pa.Table) -> None:
         """Encode a table as a row group, or as several if it is large."""
-        rows = table.num_rows * _ROW_GROUP_BYTES // max(table.nbytes, _ROW_GROUP_BYTES)
-        rows = max(1, min(rows, ROW_GROUP_ROWS_MAX))
-        self._writer.write_table(table, row_group_size=rows)
-        self._row_groups += max(1, -(-table.num_rows // rows))
+        for part in _row_groups(table):
+            self._writer.write_table(part, row_group_size=ROW_GROUP_ROWS_MAX)
+            self._row_groups += 1
         self.rows += table.num_rows
 
     def finish(self, metadata: Mapping[str, str]) -> EncodedFile:
@@ -116,6 +115,17 @@ class ParquetEncoder:
         if reserved:
             _fill_in_digests(memoryview(data).cast("B"), footer_bytes, reserved.encode())
         return EncodedFile(data, self.rows, footer_bytes)
+
+
+def _row_groups(table: pa.Table) -> Iterator[pa.Table]:
+    """Divide a table by its bytes, not by their average: readers refuse a row group of more than they let in."""
+    is_small = table.nbytes <= _ROW_GROUP_BYTES and table.num_rows <= ROW_GROUP_ROWS_MAX
+    if is_small or table.num_rows <= 1:
+        yield table
+        return
+    middle = table.num_rows // 2
+    for half in (table.slice(0, middle), table.slice(middle)):
+        yield from _row_groups(half)
 
 
 def _fill_in_digests(data: memoryview, footer_bytes: int, reserved: bytes) -> None:

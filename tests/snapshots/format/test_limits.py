@@ -97,12 +97,23 @@ class TestParquet:
         with pytest.raises(SnapshotCorrupted, match="a row group lies at"):
             reader.metadata()
 
-    def test_a_large_table_is_divided(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(parquets, "_ROW_GROUP_BYTES", 8_000)
-        encoder = ParquetEncoder(pa.schema([("value", pa.int64())]))
-        encoder.write(pa.table({"value": pa.array(range(10_000), pa.int64())}))
-        file = pa.parquet.ParquetFile(pa.BufferReader(encoder.finish({}).data))
-        assert [file.metadata.row_group(n).num_rows for n in range(10)] == [1000] * 10
+    @pytest.mark.parametrize(
+        "sizes",
+        [[8] * 10_000, [*[1] * 1000, *[7_000] * 5, 20_000, *[1] * 1000], [20_000], []],
+        ids=["small rows", "a few large ones", "a single one", "none"],
+    )
+    def test_a_large_table_is_divided(self, sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(parquets, "_ROW_GROUP_BYTES", 10_000)
+        values = [bytes(size) for size in sizes]
+        schema = pa.schema([("value", pa.binary())])
+        encoder = ParquetEncoder(schema)
+        encoder.write(pa.table({"value": values}, schema=schema))
+        encoded = encoder.finish({})
+        file = pa.parquet.ParquetFile(pa.BufferReader(encoded.data))
+        groups = [file.read_row_group(number) for number in range(file.metadata.num_row_groups)]
+        assert [value for group in groups for value in group.column("value").to_pylist()] == values
+        assert all(group.nbytes <= 10_000 or group.num_rows == 1 for group in groups)
+        assert len(groups) < 20 + 2 * sum(sizes) // 10_000
 
 
 class TestFileSizes:
