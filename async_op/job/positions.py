@@ -213,13 +213,15 @@ class Positions:
             if name not in self.partitions:
                 _check_storable(name)
         fresh = []
+        counts = self._counts()
         texts = {str(name): type(name) for name in self.partitions}
         for name in ids:
             if texts.setdefault(str(name), type(name)) is not type(name):
                 raise ConfigError("partitions", name, "two ids of partitions look alike: use either str or int")
             partition = self.partitions.setdefault(name, Partition(name, -1))
             if partition.subtask < 0:
-                partition.subtask = self._emptiest()
+                partition.subtask = counts.index(min(counts))
+                counts[partition.subtask] += 1
             if not partition.is_read:
                 partition.is_read, partition.has_ended, partition.quiet_since = True, False, now
                 fresh.append(partition)
@@ -234,12 +236,12 @@ class Positions:
             self._has_warned = True
             _log.warning(_TOO_MANY, len(gone))
 
-    def _emptiest(self) -> int:
+    def _counts(self) -> list[int]:
+        """Return how many partitions each subtask has that have not ended."""
         counts = [0] * self._parallelism
         for partition in self.partitions.values():
-            if partition.subtask >= 0 and not partition.has_ended:
-                counts[partition.subtask] += 1
-        return counts.index(min(counts))
+            counts[partition.subtask] += not partition.has_ended
+        return counts
 
     def passed(self, partition: Partition, timestamp: int | None, position: Any, now: float) -> None:
         """Note that elements have been handed on: the largest of their timestamps, and the position of the last one."""

@@ -112,7 +112,7 @@ class Reading:
         self._gate = Waiters()
         self._news = news
         self._forwarded = forwarded
-        self._partitions = 0
+        self._partitions = self._unfinished = 0
         self._has_warned = False
         self._identity = identity
         self._collector = collector
@@ -121,8 +121,7 @@ class Reading:
     @property
     def has_ended(self) -> bool:
         """Whether a bounded source has been read to its end."""
-        read = [one for one in self._positions.partitions.values() if one.is_read]
-        return self._is_over and all(one.has_ended for one in read)
+        return self._is_over and not self._unfinished
 
     def connect(self, entrances: Sequence[Outlet]) -> None:
         """Hand elements to a chain from now on; none until the first call, and none to an empty list."""
@@ -158,6 +157,7 @@ class Reading:
         while True:
             ids = await self._ids()
             for partition in self._positions.found(ids, self._clock.time()):
+                self._unfinished += 1
                 self._tasks.spawn(self._read(partition))
             self._has_looked, self._partitions = True, len(ids)
             self._notice_idle_subtasks()
@@ -206,6 +206,7 @@ class Reading:
                 async for run in pieces:
                     await self._hand_on(partition, run)
         partition.has_ended = True
+        self._unfinished -= 1
         self._news.wake()
 
     async def _pieces(self, partition: Partition, what: str) -> AsyncGenerator[list[Any], None]:

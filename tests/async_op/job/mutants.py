@@ -194,7 +194,7 @@ def positions_stay_where_they_were(patch: Patch) -> None:
 
 def all_partitions_to_the_first_subtask(patch: Patch) -> None:
     """New partitions all go to the first subtask."""
-    patch.setattr(positions.Positions, "_emptiest", lambda self: 0)
+    patch.setattr(positions.Positions, "_counts", lambda self: [-(10**9), *[0] * (self._parallelism - 1)])
 
 
 def one_look_for_partitions(patch: Patch) -> None:

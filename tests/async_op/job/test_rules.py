@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -195,6 +196,31 @@ def test_a_rescale_of_a_running_job_reassigns_partitions_as_a_restart_does(paral
         assert sorted(owners[0].values()) == list(owners[0].values())
 
     in_virtual_time(work())
+
+
+class Looks(dict[Any, Any]):
+    """Partitions that count how many of them were looked at."""
+
+    count = 0
+
+    def values(self) -> Any:
+        self.count += len(self)
+        return super().values()
+
+    def items(self) -> Any:
+        self.count += len(self)
+        return super().items()
+
+
+def test_many_partitions_are_dealt_out_evenly_and_looked_at_a_few_times_each() -> None:
+    positions = Positions(None, None, "")
+    positions.partitions = looks = Looks()
+    positions._parallelism = 3
+
+    found = positions.found(range(3000), 0.0)
+
+    assert sorted(Counter(one.subtask for one in found).values()) == [1000] * 3
+    assert looks.count <= 5 * len(found)
 
 
 def test_a_key_has_its_state_in_one_place() -> None:
