@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from heapq import heapify, heappop, heappush
 
 from async_op.elements import Element, Watermark
 from async_op.job.routing import Route
@@ -12,12 +13,108 @@ from async_op.subtask.inbox import Inbox
 FINAL = 2**63 - 1
 """The watermark at the end of a bounded source. It goes into no channel and no snapshot."""
 
+_SPARE = 64
+"""So many more marks than channels may be in the heap before those that were passed are removed."""
+
+
+class ChannelWatermarks:
+    """The smallest watermark of the channels that are not idle; if all are idle, the largest of all.
+
+    This is Flink's `StatusWatermarkValve`. As there, a heap holds the marks: with hundreds of subtasks, each of which
+    reaches each of the next step, a look at all channels at every change would take most of the processor's time.
+
+    Parameters
+    ----------
+    channels : iterable of int
+        The channels; none has a watermark, and none is idle.
+
+    Attributes
+    ----------
+    idle : set of int
+        The channels that hold back nothing. Only `set_idle` changes it.
+
+    Examples
+    --------
+    >>> marks = ChannelWatermarks([0, 1])
+    >>> marks.rise(0, 7), marks.current()
+    (True, None)
+    >>> marks.rise(1, 5), marks.current()
+    (True, 5)
+    >>> marks.set_idle(1, True), marks.current()
+    (True, 7)
+    """
+
+    __slots__ = ("_heap", "_largest", "_marks", "_unknown", "idle")
+
+    def __init__(self, channels: Iterable[int]) -> None:
+        self._marks = dict[int, int | None].fromkeys(channels)
+        self.idle = set[int]()
+        self._unknown = len(self._marks)
+        """How many channels are not idle and have no watermark."""
+        self._largest: int | None = None
+        self._heap: list[tuple[int, int]] = []
+        """The mark and the channel of all that are not idle, and of some that are idle or have a later mark by now."""
+
+    @property
+    def are_idle(self) -> bool:
+        """Whether all channels are idle."""
+        return len(self.idle) == len(self._marks)
+
+    def rise(self, channel: int, mark: int) -> bool:
+        """Raise the watermark of a channel; returns whether it has risen."""
+        before = self._marks[channel]
+        if before is not None and mark <= before:
+            return False
+        self._marks[channel] = mark
+        if self._largest is None or mark > self._largest:
+            self._largest = mark
+        if channel not in self.idle:
+            self._unknown -= before is None
+            self._hold(channel, mark)
+        return True
+
+    def set_idle(self, channel: int, is_idle: bool) -> bool:
+        """Let a channel hold back nothing, or again something; returns whether that is new."""
+        if is_idle == (channel in self.idle):
+            return False
+        mark = self._marks[channel]
+        if is_idle:
+            self.idle.add(channel)
+            self._unknown -= mark is None
+        else:
+            self.idle.discard(channel)
+            self._unknown += mark is None
+            if mark is not None:
+                self._hold(channel, mark)
+        return True
+
+    def current(self) -> int | None:
+        """Return the watermark of all channels together; None while it is unknown."""
+        if self.are_idle:
+            return self._largest
+        if self._unknown:
+            return None
+        heap = self._heap
+        while not self._holds(*heap[0]):
+            heappop(heap)
+        return heap[0][0]
+
+    def _hold(self, channel: int, mark: int) -> None:
+        heappush(self._heap, (mark, channel))
+        if len(self._heap) > 2 * len(self._marks) + _SPARE:
+            # The same channel may be there twice with one mark, when it was idle meanwhile.
+            self._heap = [*{one for one in self._heap if self._holds(*one)}]
+            heapify(self._heap)
+
+    def _holds(self, mark: int, channel: int) -> bool:
+        return channel not in self.idle and self._marks[channel] == mark
+
 
 class Inlet(Inbox):
     """The elements on their way into one operator, in the order in which they came.
 
-    Each subtask of the step before is a channel with a watermark of its own, and the inlet's watermark is the smallest
-    of those that are not idle; if all are idle, it is the largest. Only the thread of the event loop may call it.
+    Each subtask of the step before is a channel with a watermark of its own; see `ChannelWatermarks`. Only the thread
+    of the event loop may call it.
 
     Parameters
     ----------
@@ -34,15 +131,14 @@ class Inlet(Inbox):
         here. None while the operator takes nothing.
     """
 
-    __slots__ = ("_idle", "_limit", "_newest", "_watermarks", "senders", "straight")
+    __slots__ = ("_limit", "_marks", "_newest", "senders", "straight")
 
     def __init__(self, channels: Iterable[int], limit: int) -> None:
         super().__init__()
         self.senders: list[Callable[[], None]] = []
         self.straight: Callable[[Iterator[Element], int], bool] | None = None
         self._limit = limit
-        self._watermarks = dict[int, int | None].fromkeys(channels)
-        self._idle = set[int]()
+        self._marks = ChannelWatermarks(channels)
         self._newest: int | None = None
 
     @property
@@ -53,7 +149,7 @@ class Inlet(Inbox):
     @property
     def is_idle(self) -> bool:
         """Whether nothing can come through any channel for now."""
-        return len(self._idle) == len(self._watermarks) and not self.elements
+        return self._marks.are_idle and not self.elements
 
     def begin_at(self, watermark: int | None) -> None:
         """Begin with the newest watermark that has come in."""
@@ -66,8 +162,8 @@ class Inlet(Inbox):
 
     def put(self, channel: int, elements: Sequence[Element]) -> None:
         """Add elements."""
-        if self._idle:
-            self._idle.discard(channel)
+        if self._marks.idle:
+            self._marks.set_idle(channel, False)
         before = len(self.elements)
         self.elements += elements
         self._grown(before)
@@ -80,50 +176,36 @@ class Inlet(Inbox):
         """
         if self.elements or self.straight is None or not self.straight(elements, count):
             self.put(channel, list(elements))
-        elif self._idle:
-            self._idle.discard(channel)
+        elif self._marks.idle:
+            self._marks.set_idle(channel, False)
 
     def put_one(self, channel: int, element: Element) -> None:
         """Add an element."""
-        if self._idle:
-            self._idle.discard(channel)
+        if self._marks.idle:
+            self._marks.set_idle(channel, False)
         self.elements.append(element)
         if self.changed.waiting or len(self.elements) == self._limit:
             self._grown(len(self.elements) - 1)
 
     def put_watermark(self, channel: int, timestamp: int) -> None:
         """Raise the watermark of a channel."""
-        before = self._watermarks[channel]
-        if before is None or timestamp > before:
-            self._watermarks[channel] = timestamp
+        if self._marks.rise(channel, timestamp):
             self.advance()
 
     def set_idle(self, channel: int, is_idle: bool) -> None:
         """Let a channel hold back nothing as long as nothing comes through it."""
-        if is_idle == (channel in self._idle):
-            return
-        if is_idle:
-            self._idle.add(channel)
-        else:
-            self._idle.discard(channel)
-        self.advance()
+        if self._marks.set_idle(channel, is_idle):
+            self.advance()
 
     def advance(self) -> None:
         """Add a watermark, if the channels' watermark has risen; it replaces one that is right before it."""
-        watermark = self._watermark()
+        watermark = self._marks.current()
         if watermark is None or (self._newest is not None and watermark <= self._newest):
             return
         self._newest = watermark
         before = len(self.elements)
         self.append_watermark(Watermark(watermark))
         self._grown(before)
-
-    def _watermark(self) -> int | None:
-        """Return the smallest watermark of the channels that are not idle, or the largest if all are."""
-        active = [mark for channel, mark in self._watermarks.items() if channel not in self._idle]
-        if not active:
-            return max((mark for mark in self._watermarks.values() if mark is not None), default=None)
-        return None if None in active else min(mark for mark in active if mark is not None)
 
     def shrunk(self, before: int) -> None:
         """Tell all who wait that elements have been taken; there were so many before."""

@@ -94,7 +94,7 @@ class RemoteInlet(Inlet):
 
     def put(self, channel: int, elements: Sequence[Element]) -> None:
         """Send elements, soon."""
-        self._idle.discard(channel)
+        self._marks.set_idle(channel, False)
         run = self._runs.setdefault(channel, [])
         run += elements
         before, self._unconfirmed = self._unconfirmed, self._unconfirmed + len(elements)
@@ -111,19 +111,15 @@ class RemoteInlet(Inlet):
 
     def put_watermark(self, channel: int, timestamp: int) -> None:
         """Send a watermark behind the elements of its channel."""
-        before = self._watermarks[channel]
-        if before is None or timestamp > before:
-            self._watermarks[channel] = timestamp
+        if self._marks.rise(channel, timestamp):
             self._send_run(channel)
             self._sender.send(WATERMARK, self._place(channel, timestamp))
 
     def set_idle(self, channel: int, is_idle: bool) -> None:
         """Tell the subtask whether to wait for a channel's watermark."""
-        if is_idle == (channel in self._idle):
-            return
-        (self._idle.add if is_idle else self._idle.discard)(channel)
-        self._send_run(channel)
-        self._sender.send(IDLE, self._place(channel, int(is_idle)))
+        if self._marks.set_idle(channel, is_idle):
+            self._send_run(channel)
+            self._sender.send(IDLE, self._place(channel, int(is_idle)))
 
     def credited(self, count: int) -> None:
         """Note that elements were let in."""

@@ -452,11 +452,7 @@ def dead_letters_are_dropped(patch: Patch) -> None:
 
 def the_largest_watermark(patch: Patch) -> None:
     """The watermark of a step is the largest of its channels'."""
-    patch.setattr(
-        channels.Inlet,
-        "_watermark",
-        lambda self: max((mark for mark in self._watermarks.values() if mark is not None), default=None),
-    )
+    patch.setattr(channels.ChannelWatermarks, "current", lambda self: self._largest)
 
 
 def idle_subtasks_hold_back(patch: Patch) -> None:
