@@ -1,6 +1,6 @@
-"""Jobs with many files and with many subtasks: what one of them costs where there are many ÷ where there are few.
+"""What a file, or a subtask, costs a job that has many of them ÷ what it costs a job that has few.
 
-Processor time over all threads; 1 means in proportion, and less that a fixed cost is shared by more.
+Processor time over all threads. At a ratio of 1 the cost grows in proportion; below that, a fixed cost is shared.
 
     python -m benchmarks.wide_job --json
 """
@@ -22,10 +22,10 @@ from async_op.connectors import FileSource
 
 FEW, MANY = 100, 800
 FILES_EACH = 10
-"""So many times as many files as subtasks."""
+"""How many files are read for each subtask of the other case."""
 
 CALL_SECONDS = 2.0
-"""So long a job with many subtasks has nothing to do but to wait for calls, which has to cost little."""
+"""How long the calls of a job with many subtasks take. Meanwhile the job only waits, which should cost little."""
 
 
 async def same(value: Any) -> Any:
@@ -67,7 +67,7 @@ def with_files(count: int, folder: Path) -> tuple[float, float]:
 
 
 def with_subtasks(count: int, folder: Path) -> tuple[float]:
-    """Run a step with so many subtasks, each of which is reached by as many of the source."""
+    """Run a step with so many subtasks. The source has as many, and each of them can send to all of the step's."""
     return (run(slow, range(count), folder / "snapshots", count),)
 
 

@@ -20,8 +20,8 @@ _SPARE = 64
 class ChannelWatermarks:
     """The smallest watermark of the channels that are not idle; if all are idle, the largest of all.
 
-    This is Flink's `StatusWatermarkValve`. As there, a heap holds the marks: with hundreds of subtasks, each of which
-    reaches each of the next step, a look at all channels at every change would take most of the processor's time.
+    This is Flink's `StatusWatermarkValve`. As there, a heap holds the marks. Hundreds of subtasks that send to hundreds
+    of others would keep a processor busy if each change scanned all channels.
 
     Parameters
     ----------

@@ -112,7 +112,9 @@ class Reading:
         self._gate = Waiters()
         self._news = news
         self._forwarded = forwarded
-        self._partitions = self._unfinished = 0
+        self._partitions = 0
+        self._unfinished = 0
+        """How many partitions are being read. To count them whenever one ends would take the square of their number."""
         self._has_warned = False
         self._identity = identity
         self._collector = collector

@@ -98,7 +98,8 @@ class RunningQuery(ABC):
             The worker of a query over Spark Connect was lost before it had finished; the query has ended nevertheless.
         Exception
             The query drains, and the micro-batch under way or the last epoch has failed, with this error; it has ended
-            nevertheless. Over Spark Connect it is an `EpochFailed`, also without `drain`.
+            nevertheless. Over Spark Connect it is an `EpochFailed`, also without `drain`; or it is a
+            `StreamingQueryException`, if the micro-batch has failed in Spark.
         """
         seconds = check_stop(drain, timeout)
         self._refuse_in_sink("stop")

@@ -21,8 +21,8 @@ def __getattr__(name: str) -> Any:
 def take(table: pa.Table, places: NDArray[np.int64]) -> pa.Table:
     """Return the rows at some places, in their order, also of columns with more than 2 GiB.
 
-    Arrow's own `take` joins all chunks of a column first, which fails if they are too large for one array. Such tables
-    have large rows, therefore few, so slices of them are quick enough.
+    Arrow's own `take` joins all chunks of a column first, which fails if they are too large for one array. A larger
+    table is cut into slices, one for all rows that stay next to each other.
     """
     if not len(places):
         return table.slice(0, 0)

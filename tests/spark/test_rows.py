@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -27,6 +27,7 @@ from async_op.connectors import arrow_input
 from async_op.connectors.arrow_input import ROWS_AT_ONCE, rows_of, slices_of
 from async_op.spark import OutputMismatch
 from async_op.spark.rows.arrow_outputs import DEAD_LETTER, OutputWriter
+from keygroups.values import ColumnEncoder, TooLarge
 from tests.examples import scaled
 
 COLUMNS = pa.schema([pa.field("id", pa.int64()), pa.field("text", pa.string()), pa.field("tags", pa.list_(pa.int32()))])
@@ -67,6 +68,20 @@ def test_slices_keep_every_row_in_its_place(sizes: list[int]) -> None:
     parts = list(slices_of(batches))
     assert [row["n"] for part in parts for row in rows_of(part)] == [n for size in sizes for n in range(size)]
     assert all(0 < part.num_rows <= ROWS_AT_ONCE for part in parts)
+
+
+def test_outputs_that_are_too_large_for_one_batch_become_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = ColumnEncoder.array
+
+    def array(encoder: ColumnEncoder, values: Sequence[Any]) -> pa.Array:
+        if len(values) > 3:  # in place of 2 GiB
+            raise TooLarge(0, "", "too large")
+        return whole(encoder, values)
+
+    monkeypatch.setattr(ColumnEncoder, "array", array)
+    batches = OutputWriter(COLUMNS).batches_of([(number, "a", None) for number in range(10)])
+    assert [row["id"] for batch in batches for row in rows_of(batch)] == [*range(10)]
+    assert max(batch.num_rows for batch in batches) == 3
 
 
 @given(st.lists(st.lists(st.binary(max_size=60), max_size=20), max_size=4))

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pyarrow as pa
@@ -658,6 +659,25 @@ async def test_a_row_of_parquet_that_python_cannot_hold_costs_itself_only(tmp_pa
         assert items[2].raw["text"] == b"\xff"
         assert items[1].raw["day"] == 3_000_000
         assert [item.position for item in items[1:4]] == [2, 3, 4]
+
+
+async def test_of_large_rows_in_parquet_few_are_read_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, block = list[int](), source_module._block
+
+    def noted(batch: pa.RecordBatch, *place: Any) -> Any:
+        read.append(batch.num_rows)
+        return block(batch, *place)
+
+    monkeypatch.setattr(source_module, "BYTES_AT_ONCE", 10_000)
+    monkeypatch.setattr(source_module, "_block", noted)
+    images = [bytes([number]) * 1000 for number in range(100)]
+    parquet.write_table(pa.table({"image": images}), tmp_path / "x.parquet", use_dictionary=False)
+
+    async with opened(tmp_path / "*.parquet", "parquet") as source:
+        items = await items_of(source, f"{tmp_path}/x.parquet")
+
+    assert [value["image"] for value, _, _ in items] == images
+    assert max(read) <= 10
 
 
 async def test_a_time_zone_of_parquet_that_is_not_known_here_is_named(tmp_path: Path) -> None:
