@@ -157,7 +157,7 @@ def run(
     return folder, None
 
 
-@pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.name.lower())
+@pytest.mark.parametrize("fault", first_is_quick(Fault), ids=lambda fault: fault.name.lower())
 @pytest.mark.parametrize(
     ("scenario", "has_hint"), first_is_quick(SCENARIOS), ids=[scenario.__name__ for scenario, _ in SCENARIOS]
 )

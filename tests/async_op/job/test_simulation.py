@@ -9,13 +9,12 @@ import pytest
 
 from tests.async_op.job.rules import SEEDS
 from tests.async_op.job.simulation.run import simulate
-
-_FEWEST = 40
+from tests.quick import seeds_of_long_runs
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     seed = metafunc.config.getoption("--seed")
-    count = max(_FEWEST, metafunc.config.getoption("--seeds") // 10)
+    count = seeds_of_long_runs(metafunc.config, 10, fewest=40)
     # The seeds that notice a mutant are always among them: each of them must pass without it.
     metafunc.parametrize("seed", sorted({*range(count), *SEEDS}) if seed is None else [seed])
 

@@ -147,7 +147,7 @@ def read_until(process: subprocess.Popen[str], line: str) -> None:
     raise AssertionError(f"the program ended before {line!r}")
 
 
-@pytest.mark.parametrize("name", ENDS)
+@pytest.mark.parametrize("name", first_is_quick(ENDS))
 def test_a_blocking_call_that_hangs_keeps_no_program_alive(name: str, tmp_path: Path) -> None:
     text, expected = ENDS[name]
     with program(text, tmp_path) as process:
@@ -184,7 +184,7 @@ STOPPED = {
 
 
 @pytest.mark.parametrize("number", first_is_quick([signal.SIGTERM, signal.SIGINT]))
-@pytest.mark.parametrize("hanging", STOPPED)
+@pytest.mark.parametrize("hanging", first_is_quick(STOPPED))
 def test_the_first_signal_ends_run_sync_with_0(hanging: str, number: signal.Signals, tmp_path: Path) -> None:
     with program(STOPPED[hanging], tmp_path) as process:
         read_until(process, "hangs")
@@ -245,7 +245,7 @@ TOLD = """
     """
 
 
-@pytest.mark.parametrize("what", THIRD_SIGNAL_ENDS)
+@pytest.mark.parametrize("what", first_is_quick(THIRD_SIGNAL_ENDS))
 def test_the_third_signal_ends_run_sync_whatever_hangs(what: str, tmp_path: Path) -> None:
     with program(textwrap.dedent(THIRD_SIGNAL_ENDS[what]) + textwrap.dedent(TOLD), tmp_path) as process:
         read_until(process, "hangs")

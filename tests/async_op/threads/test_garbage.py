@@ -1,10 +1,8 @@
-"""How often Python looks for cyclic garbage while an operator runs, and what workers of Spark collect after a task."""
+"""How often Python looks for cyclic garbage while an operator runs."""
 
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -36,28 +34,3 @@ def test_of_two_that_overlap_the_first_sets_it_back_and_the_second_leaves_it() -
     first.__exit__(None, None, None)
     second.__exit__(None, None, None)
     assert gc.get_threshold() == (700, 7, 5)
-
-
-WORKER = """\
-import gc, weakref
-import async_op.spark.task.epoch_task
-from async_op.threads.garbage import quick_collections
-
-
-class Cycle:
-    def __init__(self):
-        self.itself = self
-
-
-for task in range(2):
-    with quick_collections():
-        cycle = weakref.ref(Cycle())
-    gc.collect()
-    print(cycle() is None, len(gc.get_objects()) < 1_000)
-"""
-
-
-def test_a_worker_looks_at_no_module_after_its_first_task_and_collects_the_garbage_of_each() -> None:
-    worker = subprocess.run([sys.executable, "-c", WORKER], capture_output=True, text=True, check=True)
-
-    assert worker.stdout == "True True\n" * 2

@@ -19,6 +19,7 @@ from keygroups import KeyGroupsError
 from snapshots import PathObstructed, Snapshot, SnapshotCorrupted, SnapshotStore, StorageFull, StorageRefused
 from snapshots.filesystem import open_folder
 from snapshots.format.manifest import manifest_name
+from tests.quick import first_is_quick
 from tests.snapshot_kit import content_of, parts
 from tests.snapshots.cli_kit import Cli
 
@@ -165,7 +166,7 @@ def read_only() -> Iterator[Path]:
             path.chmod(0o755)
 
 
-@pytest.mark.parametrize("use", ["write", "repartition", "pin", "gc", "first"])
+@pytest.mark.parametrize("use", first_is_quick(["write", "repartition", "pin", "gc", "first"]))
 def test_a_folder_that_is_read_only_is_named(read_only: Path, use: str) -> None:
     """As another user, because nothing is read-only for root."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)}

@@ -8,14 +8,13 @@ from __future__ import annotations
 import pytest
 
 from tests.async_op.job.simulation.run import simulate
-
-_FEWEST = 10
+from tests.quick import seeds_of_long_runs
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "seed" in metafunc.fixturenames:
         seed = metafunc.config.getoption("--seed")
-        count = max(_FEWEST, metafunc.config.getoption("--seeds") // 5)
+        count = seeds_of_long_runs(metafunc.config, 5, fewest=10)
         metafunc.parametrize("seed", range(count) if seed is None else [seed])
 
 

@@ -22,12 +22,12 @@ from async_op.resilience.lending import Lender
 from async_op.testing import run
 from tests.async_op.job.kit import Epochs, Log, Watched, new_job
 from tests.async_op.job.simulation.children import simulated, without_checks
+from tests.quick import first_is_quick, seeds_of_long_runs
 
 EPSILON = 1e-6
 MAX_PARALLELISM = 16
 SECONDS = 10_000
 """A child that is stopped while it opens its functions is killed after half an hour."""
-_FEWEST = 10
 
 Patch = pytest.MonkeyPatch
 
@@ -41,7 +41,7 @@ def no_files_left() -> Iterator[None]:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "seed" in metafunc.fixturenames and "break_it" not in metafunc.fixturenames:
         seed = metafunc.config.getoption("--seed")
-        count = max(_FEWEST, metafunc.config.getoption("--seeds") // 4)
+        count = seeds_of_long_runs(metafunc.config, 4, fewest=10)
         metafunc.parametrize("seed", range(count) if seed is None else [seed])
 
 
@@ -258,7 +258,7 @@ MUTANTS = [
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("break_it", "seed"), MUTANTS, ids=lambda one: getattr(one, "__name__", ""))
+@pytest.mark.parametrize(("break_it", "seed"), first_is_quick(MUTANTS), ids=lambda one: getattr(one, "__name__", ""))
 def test_a_broken_rule_is_noticed(break_it: Callable[[Patch], None], seed: int) -> None:
     simulate(seed)
     with pytest.MonkeyPatch.context() as patch:
