@@ -22,6 +22,9 @@ _PAIR = 2
 _NEVER_AWAITED = frozenset({NoneType, bool, int, str, tuple})
 """What callables usually return: a look at the type takes a tenth of the time of `inspect.isawaitable`."""
 
+_BOOLS = frozenset({"bool", "bool_"})
+"""Names of the bools of Python and NumPy. NumPy 1 lets its own be an index."""
+
 Duration: TypeAlias = float | timedelta
 """A length of time: seconds as a number, or a `datetime.timedelta`."""
 
@@ -36,12 +39,12 @@ def check_integer(
     ConfigError
         The value is not an integer (a bool does not count), or it is out of bounds.
     """
+    if type(value).__name__ in _BOOLS:
+        raise ConfigError(name, value, _told("must be an integer, not a bool", reason))
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         raise ConfigError(name, value, _told(f"must be an integer, not {_kind(value)}", reason)) from None
-    if isinstance(value, bool):
-        raise ConfigError(name, value, _told("must be an integer, not a bool", reason))
     if number < minimum or (maximum is not None and number > maximum):
         bounds = f"at least {minimum}" if maximum is None else f"between {minimum} and {maximum}"
         raise ConfigError(name, value, _told(f"must be {bounds}", reason))

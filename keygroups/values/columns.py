@@ -11,6 +11,7 @@ from pyarrow import types
 from keygroups.values.lossless_casts import coarse
 from keygroups.values.scalars import CONVERSION_ERRORS, Misfit, Refusal, TooLarge
 from keygroups.values.type_checks import EXACT, Rules, fitter_of
+from keygroups.values.zones import has_zones_of_pytz, zone_of
 
 _Value = TypeVar("_Value")
 _Made = TypeVar("_Made")
@@ -146,13 +147,21 @@ def values_of(array: pa.Array | pa.ChunkedArray) -> list[Any]:
     """
     array = coarse(array)
     inner = [*types_in(array.type)]
-    if any(types.is_map(type_) and types.is_nested(type_.key_type) for type_ in inner):
+    if any(map(_is_made_otherwise, inner)):
         read = _reader_of(array.type)
         return [None if value is None else read(value) for value in array.to_pylist()]
     values: list[Any] = (
         array.to_pylist(maps_as_pydicts="strict") if any(map(types.is_map, inner)) else array.to_pylist()
     )
     return values
+
+
+def _is_made_otherwise(type_: pa.DataType) -> bool:
+    """Return whether Arrow makes no values of a type, or others."""
+    if types.is_map(type_):
+        # Of a map inside a map, Arrow before 22 drops all but the last item of a key, although told to be strict.
+        return types.is_nested(type_.key_type) or any(map(types.is_map, types_in(type_.item_type)))
+    return types.is_timestamp(type_) and type_.tz is not None and has_zones_of_pytz()
 
 
 def types_in(type_: pa.DataType) -> Iterator[pa.DataType]:
@@ -164,6 +173,9 @@ def types_in(type_: pa.DataType) -> Iterator[pa.DataType]:
 
 def _reader_of(type_: pa.DataType) -> Callable[[Any], Any]:
     """Return what makes a value, which is not None, of what Arrow gives for it, where each map is a list of pairs."""
+    if types.is_timestamp(type_) and type_.tz is not None and has_zones_of_pytz():
+        zone = zone_of(type_.tz)
+        return lambda moment: moment.astimezone(zone)
     if not types.is_nested(type_):
         return _as_it_is
     if types.is_struct(type_):

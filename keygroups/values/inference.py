@@ -17,6 +17,7 @@ from pyarrow import types
 from keygroups.values.rows import names_of
 from keygroups.values.scalars import Misfit, Refusal, without_numpy
 from keygroups.values.type_checks import column_of
+from keygroups.values.zones import zone_of
 
 _DECLARE = "pass a schema"
 
@@ -169,7 +170,7 @@ def _timestamp(values: Sequence[dt.datetime]) -> pa.DataType:
 def _zone_name(zone: dt.tzinfo | None) -> str:
     try:
         name: str = pa.lib.tzinfo_to_string(zone)
-        return pa.timestamp("us", name).tz if pa.lib.string_to_tzinfo(name) == zone else "UTC"
+        return pa.timestamp("us", name).tz if zone_of(name) == zone else "UTC"
     except (pa.ArrowException, TypeError, ValueError, LookupError):
         return "UTC"
 

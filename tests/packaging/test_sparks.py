@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from snapshots.java import use_java
 from tests.packaging.conftest import SUPPORTED, interpreter, pinned, run
+from tests.spark.conftest import java
+
+__all__ = ["java"]
 
 SPARKS = ("4.1", "4.2", "4.3")
 SUBSET = (
@@ -45,14 +47,13 @@ pytestmark = pytest.mark.usefixtures("asked_for")
         for case in itertools.product(SPARKS, SUPPORTED)
     ],
 )
-def test_a_pipeline_is_exact(spark: str, version: str, wheel: Path, checkout: Path, tmp_path: Path) -> None:
+def test_a_pipeline_is_exact(spark: str, version: str, wheel: Path, checkout: Path, java: None, tmp_path: Path) -> None:
     uv = [sys.executable, "-m", "uv"]
     run([*uv, "venv", "--quiet", "--python", interpreter(version), tmp_path / "venv"])
     python = tmp_path / "venv" / "bin" / "python"
     install = [*uv, "pip", "install", "--quiet", "--python", python]
     run([*install, f"{wheel}[spark]", f"pyspark[connect]=={spark}.*", *pinned(*TOOLS)])
 
-    use_java()
     settings = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     versions = "import async_op, pyspark; print(async_op.__file__, pyspark.__version__)"
     found = run([python, "-c", versions], cwd=checkout, env=settings)  # only what is installed may be found

@@ -12,6 +12,7 @@ import pytest
 from keygroups import ValueState
 from snapshots import IncompatibleSnapshot
 from snapshots.format.schemas import state_info, widens
+from tests.arrow import stores_lists_of_fixed_size
 from tests.snapshot_kit import content_of, new_store, parts, restored
 from tests.snapshots.increments import cut, put
 
@@ -46,7 +47,9 @@ class TestEvolution:
             (pa.duration("s"), pa.duration("us"), dt.timedelta(1), dt.timedelta(1)),
             (pa.list_(pa.int32()), pa.large_list(pa.int64()), [1, None], [1, None]),
             (pa.large_list(pa.int32()), pa.large_list(pa.int64()), [1, None], [1, None]),
-            (pa.list_(pa.int32(), 2), pa.list_(pa.int64(), 2), [1, None], [1, None]),
+            pytest.param(
+                pa.list_(pa.int32(), 2), pa.list_(pa.int64(), 2), [1, None], [1, None], marks=stores_lists_of_fixed_size
+            ),
             (
                 pa.struct([("a", pa.int32()), ("b", pa.string())]),
                 pa.struct([("c", pa.string()), ("a", pa.int64())]),
@@ -81,8 +84,8 @@ class TestEvolution:
             (pa.date32(), pa.timestamp("us")),
             (pa.duration("us"), pa.int64()),
             (pa.large_list(pa.int64()), pa.list_(pa.int64())),
-            (pa.list_(pa.int64(), 2), pa.list_(pa.int64(), 3)),
-            (pa.list_(pa.int64(), 2), pa.list_(pa.int64())),
+            pytest.param(pa.list_(pa.int64(), 2), pa.list_(pa.int64(), 3), marks=stores_lists_of_fixed_size),
+            pytest.param(pa.list_(pa.int64(), 2), pa.list_(pa.int64()), marks=stores_lists_of_fixed_size),
             (pa.map_(pa.string(), pa.int64()), pa.map_(pa.string(), pa.int32())),
             (pa.int64(), None),
         ],
