@@ -1,5 +1,5 @@
 """The wheel with each Spark on every supported Python: a pipeline that is killed, restarted and rescaled, on a classic
-session and over Spark Connect, and the data source.
+session and over Spark Connect, and the data source. Also the oldest Spark with the oldest packages allowed.
 
 pytest tests/packaging --matrix all        what `make packaging` runs; it builds each Spark once, from 450 MB
 pytest tests/packaging --matrix sample     the oldest Spark on the newest Python, as in CI
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.conftest import SUPPORTED, interpreter, pinned, run
+from tests.packaging.conftest import ROOT, SUPPORTED, interpreter, pinned, run
 from tests.spark.conftest import java
 
 __all__ = ["java"]
@@ -48,12 +48,30 @@ pytestmark = pytest.mark.usefixtures("asked_for")
     ],
 )
 def test_a_pipeline_is_exact(spark: str, version: str, wheel: Path, checkout: Path, java: None, tmp_path: Path) -> None:
-    uv = [sys.executable, "-m", "uv"]
-    run([*uv, "venv", "--quiet", "--python", interpreter(version), tmp_path / "venv"])
-    python = tmp_path / "venv" / "bin" / "python"
-    install = [*uv, "pip", "install", "--quiet", "--python", python]
+    python, install = _environment(version, tmp_path)
     run([*install, f"{wheel}[spark]", f"pyspark[connect]=={spark}.*", *pinned(*TOOLS)])
+    _passes(python, spark, checkout)
 
+
+@pytest.mark.timeout(3000)
+def test_a_pipeline_is_exact_with_the_oldest_packages(wheel: Path, checkout: Path, java: None, tmp_path: Path) -> None:
+    """The lower bounds in pyproject.toml are those that work."""
+    python, install = _environment(SUPPORTED[0], tmp_path)
+    oldest = ["--resolution", "lowest-direct", "--requirements", ROOT / "pyproject.toml"]
+    run([*install, *oldest, "--extra", "spark", "--extra", "connect", *pinned(*TOOLS)])
+    run([*install, "--no-deps", wheel])
+    _passes(python, SPARKS[0], checkout)
+
+
+def _environment(version: str, folder: Path) -> tuple[Path, list[str | Path]]:
+    """Make an environment with a Python; return that, and how to install something into it."""
+    uv = [sys.executable, "-m", "uv"]
+    run([*uv, "venv", "--quiet", "--python", interpreter(version), folder / "venv"])
+    python = folder / "venv" / "bin" / "python"
+    return python, [*uv, "pip", "install", "--quiet", "--python", python]
+
+
+def _passes(python: Path, spark: str, checkout: Path) -> None:
     settings = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     versions = "import async_op, pyspark; print(async_op.__file__, pyspark.__version__)"
     found = run([python, "-c", versions], cwd=checkout, env=settings)  # only what is installed may be found
