@@ -520,7 +520,8 @@ def _zone_parts(zone: dt.tzinfo | None) -> object:
 
     if type(zone) is ZoneInfo and zone.key is not None:
         return zone.key
-    raise ValueError(f"its time zone is a {type(zone).__qualname__}: use zoneinfo.ZoneInfo or datetime.timezone")
+    kind = f"{type(zone).__module__}.{type(zone).__qualname__}"  # such as pytz.UTC
+    raise ValueError(f"its time zone is a {kind}: use zoneinfo.ZoneInfo or datetime.timezone")
 
 
 def _with_zone(kind: type[Any]) -> Callable[[Any], object]:

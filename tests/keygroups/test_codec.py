@@ -220,7 +220,7 @@ def endless() -> list[object]:
         (msgpack.ExtType(5, b"\xa11"), "ExtType"),
         (Stamp(2026, 1, 2), "Stamp"),
         (collections.defaultdict(int, a=1), "defaultdict"),
-        (dt.datetime(2026, 1, 1, tzinfo=Zone()), "time zone is a Zone"),
+        (dt.datetime(2026, 1, 1, tzinfo=Zone()), f"time zone is a {__name__}.Zone"),
         (dt.UTC, "timezone"),
         ("\ud800", "surrogates not allowed"),
         (endless(), "recursion"),
