@@ -157,10 +157,14 @@ def values_of(array: pa.Array | pa.ChunkedArray) -> list[Any]:
 
 
 def _is_made_otherwise(type_: pa.DataType) -> bool:
-    """Return whether Arrow makes no values of a type, or others."""
+    """Return whether Arrow itself makes other values of a type than we return, or loses some."""
     if types.is_map(type_):
         # Of a map inside a map, Arrow before 22 drops all but the last item of a key, although told to be strict.
         return types.is_nested(type_.key_type) or any(map(types.is_map, types_in(type_.item_type)))
+    return _is_made_with_pytz(type_)
+
+
+def _is_made_with_pytz(type_: pa.DataType) -> bool:
     return types.is_timestamp(type_) and type_.tz is not None and has_zones_of_pytz()
 
 
@@ -173,7 +177,7 @@ def types_in(type_: pa.DataType) -> Iterator[pa.DataType]:
 
 def _reader_of(type_: pa.DataType) -> Callable[[Any], Any]:
     """Return what makes a value, which is not None, of what Arrow gives for it, where each map is a list of pairs."""
-    if types.is_timestamp(type_) and type_.tz is not None and has_zones_of_pytz():
+    if _is_made_with_pytz(type_):
         zone = zone_of(type_.tz)
         return lambda moment: moment.astimezone(zone)
     if not types.is_nested(type_):

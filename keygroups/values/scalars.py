@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal, InvalidOperation
-from functools import lru_cache
 from numbers import Rational
 from operator import attrgetter
 from typing import Any, NoReturn
@@ -18,6 +16,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from keygroups.errors import KeyGroupsError
+from keygroups.values.zones import zone_of_session
 
 _One = Callable[[Any], Any]
 _Bulk = Callable[[Sequence[Any], set[type]], bool]
@@ -33,9 +32,6 @@ _INFINITE = {16: 65520.0, 32: 2.0**128 - 2.0**103}
 
 _STEPS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
 """How many microseconds a unit has; nanoseconds hold whole microseconds."""
-
-_OFFSET = re.compile(r"(?:UTC|GMT|UT|Z)?(?:(?P<sign>[+-])(?P<hours>\d\d?)(?::?(?P<minutes>\d\d))?)?")
-"""Time zones that Java knows besides the names of the time zone database."""
 
 _zones = attrgetter("tzinfo")
 _microseconds = attrgetter("microsecond")
@@ -308,9 +304,12 @@ def _aware(value: dt.datetime, name: str, *, naive_is_local: bool) -> dt.datetim
     if value.utcoffset() is None:
         if not naive_is_local:
             raise Refusal("it has no time zone, and the column has; add the zone in which it was meant")
-        value = value.replace(tzinfo=_zone(name))
+        zone = zone_of_session(name)  # looked up for the first naive value only, because Java knows more of them
+        if zone is None:
+            raise Refusal(f"the session's time zone {name!r} is not known here; return timestamps with a time zone")
+        value = value.replace(tzinfo=zone)
     try:
-        value.astimezone(dt.UTC).astimezone(_known_zone(name) or dt.UTC)
+        value.astimezone(dt.UTC).astimezone(zone_of_session(name) or dt.UTC)
     except OverflowError:
         raise Refusal("in another time zone it is before year 1 or after year 9999") from None
     return value
@@ -329,28 +328,6 @@ def _check_range(value: Any, type_: pa.DataType) -> None:
         pa.scalar(value, type_)
     except CONVERSION_ERRORS:
         raise Refusal(f"it is out of the range of {type_}") from None
-
-
-def _known_zone(name: str) -> dt.tzinfo | None:
-    try:
-        return _zone(name)
-    except Refusal:
-        return None
-
-
-@lru_cache
-def _zone(name: str) -> dt.tzinfo:
-    """Return a time zone of Spark; looked up for the first naive value only, because Java knows more of them."""
-    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError  # to load it takes 5 ms, and few need it
-
-    try:
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError):
-        offset = _OFFSET.fullmatch(name)
-    if offset is None:
-        raise Refusal(f"the session's time zone {name!r} is not known here; return timestamps with a time zone")
-    minutes = 60 * int(offset["hours"] or 0) + int(offset["minutes"] or 0)
-    return dt.timezone(dt.timedelta(minutes=-minutes if offset["sign"] == "-" else minutes))
 
 
 def _times(type_: pa.DataType) -> Kind:

@@ -1,14 +1,18 @@
-"""The time zones of columns, as Python has them in `zoneinfo` and `datetime`."""
+"""Time zones by their names in Arrow and in Spark, as Python has them in `zoneinfo` and `datetime`."""
 
 from __future__ import annotations
 
 import datetime as dt
-from functools import cache
+import re
+from functools import cache, lru_cache
 
 import pyarrow as pa
 
+_OFFSET = re.compile(r"(?:UTC|GMT|UT|Z)?(?:(?P<sign>[+-])(?P<hours>\d\d?)(?::?(?P<minutes>\d\d))?)?")
+"""Time zones that Java knows besides the names of the time zone database."""
 
-@cache
+
+@lru_cache
 def zone_of(name: str) -> dt.tzinfo:
     """Return the time zone that a column of timestamps names.
 
@@ -30,6 +34,27 @@ def zone_of(name: str) -> dt.tzinfo:
     from zoneinfo import ZoneInfo  # loading it takes 5 ms
 
     return ZoneInfo(str(zone))
+
+
+@lru_cache
+def zone_of_session(name: str) -> dt.tzinfo | None:
+    """Return the time zone of a session of Spark, which has Java's names; None if it is not known here.
+
+    Examples
+    --------
+    >>> zone_of_session("GMT+2")
+    datetime.timezone(datetime.timedelta(seconds=7200))
+    """
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError):
+        offset = _OFFSET.fullmatch(name)
+    if offset is None:
+        return None
+    minutes = 60 * int(offset["hours"] or 0) + int(offset["minutes"] or 0)
+    return dt.timezone(dt.timedelta(minutes=-minutes if offset["sign"] == "-" else minutes))
 
 
 @cache
