@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
+from itertools import chain, groupby
 from typing import Any
 
 import pyarrow as pa
@@ -49,7 +49,7 @@ from snapshots.format.parquet import KEY_GROUP, ParquetEncoder
 from snapshots.format.schemas import state_info
 from snapshots.format.steps import files_in_step, states_in_step
 from snapshots.format.subtask import NO_KEY_GROUP, SubtaskSnapshot
-from snapshots.restore.reader import KeyedReader, StateReader, in_schema, merge, stored_key_type
+from snapshots.restore.reader import KeyedReader, Span, StateReader, in_schema, merge, runs, stored_key_type
 
 DELTAS_MAX = 8
 """A key group has at most this many deltas on its base; the next delta folds them into itself."""
@@ -178,9 +178,9 @@ class _SubtaskWriter:
             case _Plan.WHOLE:
                 return self._write_whole(cut, info)
             case _Plan.DELTA:
-                self._write_delta(cut, info, {})
+                self._write_delta(cut, info, [(self.snapshot.key_groups, [])])
             case _Plan.FOLDED_DELTA:
-                self._write_delta(cut, info, self._deltas_by_key_group(info.name))
+                self._write_delta(cut, info, self._deltas(info.name))
         return False
 
     def write_others(self, outputs: pa.Table | None) -> None:
@@ -218,7 +218,7 @@ class _SubtaskWriter:
             return _Plan.NOTHING
         if rows + delta_rows > DELTA_SHARE_MAX * base_rows:
             return _Plan.WHOLE
-        depth = max(Counter(key_group for file in deltas for key_group in file.key_groups).values(), default=0)
+        depth = max(len(layers) for _, layers in self._deltas(info.name))
         return _Plan.FOLDED_DELTA if depth >= DELTAS_MAX else _Plan.DELTA
 
     def _is_known(self, cut: StateCut) -> bool:
@@ -230,37 +230,30 @@ class _SubtaskWriter:
     def _write_whole(self, cut: StateCut, info: StateInfo) -> bool:
         columns, now = index_columns(info.kind), self.snapshot.wall_time
         types = [common_key_type(_likely_key_types(cut, column)) for column in columns]
-        encoder = RowEncoder(cut, keyed_schema(info, *types), now)
-        writer = KeyedWriter(self.files, self._label("keyed", info.name), encoder.schema, self.snapshot.key_groups)
+        schema = keyed_schema(info, *types)
+        writer = KeyedWriter(self.files, self._label("keyed", info.name), schema, self.snapshot.key_groups)
         key_groups = sorted(cut.groups)
         is_encoded = True
-        position = 0
-        while position < len(key_groups):
-            key_group = key_groups[position]
-            group = cut.groups[key_group]
-            stored = group.stored()
-            position += 1
-            if stored is not None:
-                writer.add(key_group, [in_schema(unexpired(stored, now), encoder.schema)])
-                is_encoded = False
-                continue
+        while True:
             try:
-                writer.add(key_group, encoder.rows(key_group, group))
+                for key_group, tables, are_encoded in _whole(cut, key_groups, RowEncoder(cut, schema, now), now):
+                    writer.add(key_group, tables)
+                    is_encoded = is_encoded and are_encoded
+                break
             except UnstorableValue:
-                fitting = [fitting_key_type(*one, group) for one in zip(columns, types, strict=True)]
+                fitting = [fitting_key_type(*one, cut, key_groups) for one in zip(columns, types, strict=True)]
                 if fitting == types:
                     raise
-                types = fitting
-                encoder = RowEncoder(cut, keyed_schema(info, *types), now)
-                position = bisect_left(key_groups, writer.begin_again(encoder.schema))
+                types, schema = fitting, keyed_schema(info, *fitting)
+                key_groups = key_groups[bisect_left(key_groups, writer.begin_again(schema)) :]
         writer.finish()
         return is_encoded
 
-    def _write_delta(self, cut: StateCut, info: StateInfo, older: dict[int, list[KeyedReader]]) -> None:
-        """Write the changes as a delta; it replaces the given older deltas by including them."""
+    def _write_delta(self, cut: StateCut, info: StateInfo, older: Sequence[Span]) -> None:
+        """Write the changes as a delta; it replaces the given older deltas of each span by including them."""
         assert cut.changed is not None
         changed = {key_group: keys for key_group, keys in cut.changed.items() if keys}
-        folded = {layer for readers in older.values() for layer in readers}
+        folded = {layer for _, layers in older for layer in layers}
         types = []
         for column in index_columns(info.kind):
             found = {stored_key_type(layer, column) for layer in folded}
@@ -269,25 +262,20 @@ class _SubtaskWriter:
             types.append(common_key_type(found))
         schema = keyed_schema(info, *types, delta=True)
         encoder = RowEncoder(cut, schema, self.snapshot.wall_time)
-        label = self._label("delta", info.name, folds=bool(older))
+        label = self._label("delta", info.name, folds=bool(folded))
         writer = KeyedWriter(self.files, label, schema, self.snapshot.key_groups)
-        nothing = MemoryGroup({}, info.kind)
-        for run in _runs(changed, older, encoder):
-            key_group = run[0]
-            groups = [(one, cut.groups.get(one, nothing), changed[one]) for one in run if one in changed]
-            rows: Iterable[pa.Table] = encoder.changes(groups)
-            if key_group in older:
-                new = pa.concat_tables([schema.empty_table(), *rows])
-                layers = [layer.take(key_group) for layer in older[key_group]]
-                rows = [in_schema(merge([*layers, new], keep_deleted=True), schema)]
-            writer.add(key_group, rows)
+        changes = _Changes(cut, changed)
+        for span, layers in older:
+            rows = changes.folded(encoder, span, layers) if layers else changes.encoded(encoder, span)
+            for key_group, tables in rows:
+                writer.add(key_group, tables)
         writer.finish()
 
-    def _deltas_by_key_group(self, state: str) -> dict[int, list[KeyedReader]]:
+    def _deltas(self, state: str) -> Sequence[Span]:
+        """Return the deltas of the parent in each span of key groups."""
         assert self.parent is not None
         reader = StateReader(self.folder, self.parent.files_of("keyed", "delta", state=state), self._parent_path)
-        spans = reader.spans(self.snapshot.key_groups)
-        return {key_group: layers[1:] for span, layers in spans if len(layers) > 1 for key_group in span}
+        return [(span, layers[1:]) for span, layers in reader.spans(self.snapshot.key_groups)]
 
     @property
     def _parent_path(self) -> str:
@@ -311,24 +299,46 @@ class _SubtaskWriter:
         )
 
 
-def _runs(
-    changed: Mapping[int, Collection[Any]], older: Mapping[int, object], encoder: RowEncoder
-) -> Iterator[list[int]]:
-    """Gather neighbours of which the encoder can make one piece: a table for each of many key groups takes long.
+def _whole(
+    cut: StateCut, key_groups: Iterable[int], encoder: RowEncoder, now: int
+) -> Iterator[tuple[int, Iterable[pa.Table], bool]]:
+    """Yield the tables of some key groups, the first of these, and whether the tables were encoded, not read."""
+    contents = map(cut.groups.__getitem__, key_groups)
+    found = ((key_group, group, group.stored()) for key_group, group in zip(key_groups, contents, strict=True))
+    for is_stored, run in groupby(found, lambda one: one[2] is not None):
+        if not is_stored:
+            for key_group, tables in encoder.pieces((one, group, None) for one, group, _ in run):
+                yield key_group, tables, True
+            continue
+        for key_group, _, stored in run:
+            if stored is not None and stored.num_rows:  # often there are more key groups than keys
+                yield key_group, [in_schema(unexpired(stored, now), encoder.schema)], False
 
-    A key group that is merged with older deltas stays alone.
-    """
-    run: list[int] = []
-    rows = 0
-    for key_group in sorted(changed.keys() | older.keys()):
-        more = len(changed.get(key_group, ()))
-        if run and (key_group in older or run[0] in older or rows + more > encoder.piece_rows):
-            yield run
-            run, rows = [], 0
-        run.append(key_group)
-        rows += more
-    if run:
-        yield run
+
+class _Changes:
+    """The changed keys or entries of a cut by key group, as rows of a delta."""
+
+    def __init__(self, cut: StateCut, changed: Mapping[int, Collection[Any]]) -> None:
+        self._groups = cut.groups
+        self._changed = changed
+        self._ordered = sorted(changed)
+        self._nothing = MemoryGroup({}, cut.descriptor.kind)
+
+    def encoded(self, encoder: RowEncoder, span: KeyGroupRange) -> Iterator[tuple[int, Iterator[pa.Table]]]:
+        """Yield the changes in a span, as `RowEncoder.pieces` does."""
+        start, end = bisect_left(self._ordered, span.start), bisect_right(self._ordered, span.end)
+        return encoder.pieces(
+            (one, self._groups.get(one, self._nothing), self._changed[one]) for one in self._ordered[start:end]
+        )
+
+    def folded(
+        self, encoder: RowEncoder, span: KeyGroupRange, older: Sequence[KeyedReader]
+    ) -> Iterator[tuple[int, list[pa.Table]]]:
+        """Yield the changes in a span on top of its older deltas."""
+        for run, layers in runs(span, older, encoder.piece, self._changed):
+            new = chain.from_iterable(tables for _, tables in self.encoded(encoder, run))
+            rows = merge([*layers, pa.concat_tables([encoder.schema.empty_table(), *new])], keep_deleted=True)
+            yield run.start, [in_schema(rows, encoder.schema)]
 
 
 def _likely_key_types(cut: StateCut, column: str) -> set[pa.DataType | None]:

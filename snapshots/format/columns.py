@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator
 from itertools import chain
 from typing import Any
 
@@ -17,6 +17,7 @@ from keygroups.state import (
     KeyGroupContent,
     StateCut,
     StateRows,
+    TakeRows,
     TypedKey,
     original_of,
 )
@@ -105,9 +106,35 @@ def key_kind_of(type_: pa.DataType | None) -> type:
     return _KINDS.get(type_, object)
 
 
-def fitting_key_type(column: str, type_: pa.DataType | None, group: KeyGroupContent) -> pa.DataType | None:
-    """Return the type of an index column that can also hold a key group: the same type, or None for msgpack."""
-    return None if type_ is None else common_key_type({type_} | column_types_of(group.kinds(column)))
+def fitting_key_type(
+    column: str, type_: pa.DataType | None, cut: StateCut, key_groups: Iterable[int]
+) -> pa.DataType | None:
+    """Return the type of an index column that can also hold some key groups: the same type, or None for msgpack."""
+    for key_group in key_groups:
+        if type_ is None:
+            break
+        type_ = common_key_type({type_} | column_types_of(cut.groups[key_group].kinds(column)))
+    return type_
+
+
+class PieceSize:
+    """How many rows are handled at once, by the size of the rows that were last seen.
+
+    Attributes
+    ----------
+    rows : int
+        The most rows of the next piece.
+    """
+
+    __slots__ = ("rows",)
+
+    def __init__(self) -> None:
+        self.rows = min(256, PIECE_ROWS_MAX)
+
+    def adapt(self, table: pa.Table) -> None:
+        """Learn from a piece that has rows."""
+        row_bytes = max(table.nbytes // table.num_rows, 1)
+        self.rows = min(max(PIECE_BYTES // row_bytes, 1), PIECE_ROWS_MAX)
 
 
 class RowEncoder:
@@ -126,7 +153,7 @@ class RowEncoder:
     ----------
     schema : pyarrow.Schema
         The schema of every piece.
-    piece_rows : int
+    piece : PieceSize
         How many rows the next piece has at most.
     """
 
@@ -139,34 +166,45 @@ class RowEncoder:
         self._entry = ENTRY_COLUMNS.get(cut.descriptor.kind)
         # Keys of all other types equal their identities.
         self._has_typed_keys = is_packed(schema.field("key")) or schema.field("key").type == pa.float64()
-        self.piece_rows = 256
+        self.piece = PieceSize()
 
-    def rows(
-        self, key_group: int, group: KeyGroupContent, changed: Collection[Any] | None = None
-    ) -> Iterator[pa.Table]:
-        """Encode a key group; for a delta, only its changed keys or entries."""
-        take = group.rows(changed)
-        while (rows := take(self.piece_rows)).keys:
-            yield from self._piece([(key_group, rows)])
-
-    def changes(self, groups: Sequence[tuple[int, KeyGroupContent, Collection[Any]]]) -> Iterator[pa.Table]:
-        """Encode the changes of key groups: several groups become one table, so they have at most `piece_rows` rows.
+    def pieces(
+        self, groups: Iterable[tuple[int, KeyGroupContent, Collection[Any] | None]]
+    ) -> Iterator[tuple[int, Iterator[pa.Table]]]:
+        """Encode key groups: small neighbours as one table, because a table for each of many takes long.
 
         Parameters
         ----------
-        groups : sequence of (int, KeyGroupContent, collection)
-            The key groups in their order, each with its changed keys or entries.
+        groups : iterable of (int, KeyGroupContent, collection or None)
+            The key groups in their order; for a delta, each with its changed keys or entries.
+
+        Yields
+        ------
+        (int, iterator of pyarrow.Table)
+            The tables of some key groups, and the first of these key groups. Read them before the next ones.
         """
-        if len(groups) == 1:
-            yield from self.rows(*groups[0])
-            return
-        taken = [
-            (key_group, rows)
-            for key_group, group, changed in groups
-            for rows in _taken(group, changed, self.piece_rows)
-        ]
-        if taken:
-            yield from self._piece(taken)
+        gathered: list[tuple[int, StateRows]] = []
+        count = 0
+        for key_group, group, changed in groups:
+            take, rows_max = group.rows(changed), self.piece.rows
+            rows = take(rows_max)
+            if gathered and count + len(rows.keys) > rows_max:
+                yield gathered[0][0], self._piece(gathered)
+                gathered, count = [], 0
+            while rows.keys:
+                gathered.append((key_group, rows))
+                count += len(rows.keys)
+                if count >= rows_max:
+                    yield gathered[0][0], chain(self._piece(gathered), self._rest(key_group, take))
+                    gathered, count = [], 0
+                    break
+                rows = take(rows_max - count)
+        if gathered:
+            yield gathered[0][0], self._piece(gathered)
+
+    def _rest(self, key_group: int, take: TakeRows) -> Iterator[pa.Table]:
+        while (rows := take(self.piece.rows)).keys:
+            yield from self._piece([(key_group, rows)])
 
     def _piece(self, groups: list[tuple[int, StateRows]]) -> Iterator[pa.Table]:
         counts = [len(rows.keys) for _, rows in groups]
@@ -174,8 +212,7 @@ class RowEncoder:
         rows = groups[0][1] if len(groups) == 1 else _concatenated([rows for _, rows in groups])
         table = self._living(key_groups, rows) if self._expires else self._table(key_groups, rows, None)
         if table.num_rows:
-            row_bytes = max(table.nbytes // table.num_rows, 1)
-            self.piece_rows = min(max(PIECE_BYTES // row_bytes, 1), PIECE_ROWS_MAX)
+            self.piece.adapt(table)
             yield table
 
     def _living(self, key_groups: pa.Array, rows: StateRows) -> pa.Table:
@@ -209,12 +246,6 @@ class RowEncoder:
             entries = _without_missing(list(map(original_of, rows.entries)), field)
             arrays[self._entry] = _encode_keys(entries, field, f"{self._entry} of {self._where}", keys)
         return pa.Table.from_arrays([arrays[name] for name in schema.names], schema=schema)
-
-
-def _taken(group: KeyGroupContent, changed: Collection[Any], count: int) -> Iterator[StateRows]:
-    take = group.rows(changed)
-    while (rows := take(count)).keys:
-        yield rows
 
 
 def _concatenated(parts: list[StateRows]) -> StateRows:

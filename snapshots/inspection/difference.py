@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -221,7 +221,7 @@ def _compare_state(old: Snapshot, new: Snapshot, name: str, named: list[RowChang
     return StateDifference(name, before is not None, after is not None, tuple(key_groups), compared, identical)
 
 
-_Layers = list[KeyedReader] | None
+_Layers: TypeAlias = Sequence[KeyedReader] | None
 
 
 def _spans(
@@ -249,7 +249,7 @@ def _state_reader(snapshot: Snapshot, name: str) -> StateReader:
     return StateReader(snapshot.folder, files, snapshot.folder.path(manifest_name(snapshot.version)))
 
 
-def _paths(layers: list[KeyedReader]) -> list[str]:
+def _paths(layers: Sequence[KeyedReader]) -> list[str]:
     return [layer.file.path for layer in layers]
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -18,11 +20,11 @@ from keygroups.values import values_of
 from snapshots.errors import SnapshotCorrupted
 from snapshots.filesystem import Folder
 from snapshots.format import compute as pc
-from snapshots.format.columns import DELETED, PACKED, encode_column, index_columns, is_packed, key_kind_of
+from snapshots.format.columns import DELETED, PACKED, PieceSize, encode_column, index_columns, is_packed, key_kind_of
 from snapshots.format.expiry import list_of, unexpired
 from snapshots.format.layers import spans
 from snapshots.format.manifest import DataFile
-from snapshots.format.parquet import KEY_GROUP, ParquetReader, damage_named
+from snapshots.format.parquet import BATCH_BYTES, KEY_GROUP, ParquetReader, damage_named
 from snapshots.format.schemas import ENTRY_COLUMNS, EXPIRES_AT
 
 INDEX_COLUMNS = index_columns("map")
@@ -80,8 +82,14 @@ class KeyedReader:
             self._kinds[column] = frozenset(kinds)
         return self._kinds[column]
 
+    @cached_property
+    def _empty(self) -> pa.Table:
+        return self._parquet.read([])
+
     def _read_around(self, key_group: int) -> pa.Table:
         numbers = self._parquet.row_groups(key_group, key_group)
+        if not numbers:
+            return self._empty
         table = self._parquet.read(numbers)
         found, starts = np.unique(self._key_groups_of(table), return_index=True)
         bounds = [*starts.tolist(), table.num_rows]
@@ -108,6 +116,10 @@ class KeyedReader:
         return groups
 
 
+Span: TypeAlias = tuple[KeyGroupRange, Sequence[KeyedReader]]
+"""Key groups with the same layers, the base first."""
+
+
 class ArrowGroup:
     """A key group of a snapshot, which is read on demand. Any thread may call it."""
 
@@ -122,6 +134,8 @@ class ArrowGroup:
     def load(self) -> dict[Hashable, object]:
         """Return the values by the identity of their key."""
         table = self.table()
+        if not table.num_rows:  # so it is for most key groups where there are more of them than keys
+            return {}
         base = self.layers[0]
         if self._descriptor.ttl is not None:
             table = unexpired(table, self._now)
@@ -230,7 +244,7 @@ class StateReader:
             groups |= {key_group: ArrowGroup(layers, key_group, descriptor, now) for key_group in span}
         return groups
 
-    def spans(self, wanted: KeyGroupRange) -> list[tuple[KeyGroupRange, list[KeyedReader]]]:
+    def spans(self, wanted: KeyGroupRange) -> list[Span]:
         """Return the runs of key groups with the same layers; nothing is read."""
         try:
             found = list(spans(self._files, wanted))
@@ -241,6 +255,61 @@ class StateReader:
     def table(self, wanted: KeyGroupRange) -> pa.Table:
         """Read the rows of a range of key groups."""
         return unify([merge([layer.read(span) for layer in layers]) for span, layers in self.spans(wanted)])
+
+
+def runs(
+    span: KeyGroupRange,
+    layers: Sequence[KeyedReader],
+    piece: PieceSize,
+    changed: Mapping[int, Collection[Any]] = MappingProxyType({}),
+) -> Iterator[tuple[KeyGroupRange, list[pa.Table]]]:
+    """Yield small neighbouring key groups together, because a table for each of many takes long.
+
+    Parameters
+    ----------
+    span : KeyGroupRange
+        The key groups; all have the same layers.
+    layers : sequence of KeyedReader
+        The layers.
+    piece : PieceSize
+        How many rows key groups have at most that are yielded together; it learns from what is read.
+    changed : mapping of int to collection
+        Further rows of a key group, which count, too.
+
+    Yields
+    ------
+    (KeyGroupRange, list of pyarrow.Table)
+        Some key groups, and their rows in each layer.
+    """
+    start, rows = span.start, 0
+    held: list[list[pa.Table]] = [[] for _ in layers]
+    for key_group in span:
+        tables = [layer.take(key_group) for layer in layers]
+        more = sum(table.num_rows for table in tables) + len(changed.get(key_group, ()))
+        if rows and rows + more > piece.rows:
+            yield KeyGroupRange(start, key_group - 1), _joined(held, piece)
+            start, rows, held = key_group, 0, [[] for _ in layers]
+        rows += more
+        for before, table in zip(held, tables, strict=True):
+            if table.num_rows or not before:
+                before.append(table)
+    yield KeyGroupRange(start, span.end), _joined(held, piece)
+
+
+def merged_pieces(span: KeyGroupRange, layers: Sequence[KeyedReader]) -> Iterator[pa.Table]:
+    """Yield the current rows of key groups that have deltas, in pieces of at most `BATCH_BYTES`."""
+    for _, tables in runs(span, layers, PieceSize()):
+        rows = merge(tables)
+        for start in range(0, rows.num_rows, step := max(rows.num_rows * BATCH_BYTES // max(rows.nbytes, 1), 1)):
+            yield rows.slice(start, step)
+
+
+def _joined(held: list[list[pa.Table]], piece: PieceSize) -> list[pa.Table]:
+    joined = [tables[0] if len(tables) == 1 else pa.concat_tables(tables).combine_chunks() for tables in held]
+    for table in joined:
+        if table.num_rows:
+            piece.adapt(table)
+    return joined
 
 
 def stored_key_type(layer: KeyedReader, column: str = "key") -> pa.DataType | None:

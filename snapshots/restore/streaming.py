@@ -12,16 +12,16 @@ from keygroups.ranges import KeyGroupRange
 from snapshots.filesystem import Folder
 from snapshots.format.columns import common_key_type, index_columns, keyed_schema
 from snapshots.format.manifest import Manifest, StateInfo, manifest_name
-from snapshots.format.parquet import BATCH_BYTES
 from snapshots.format.schemas import without_field_ids
-from snapshots.restore.reader import KeyedReader, StateReader, in_schema, merge, stored_key_type
+from snapshots.restore.reader import StateReader, in_schema, merge, merged_pieces, stored_key_type
 
 
 @dataclass(frozen=True)
 class StateStream:
     """Reads one state from its files in the order of key groups. For use by one thread.
 
-    Memory holds `BATCH_BYTES` of rows, or one row group of each layer, or, where there are deltas, one key group.
+    Memory holds `BATCH_BYTES` of rows, or one row group of each layer; where there are deltas, one key group, or
+    several small ones.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class StateStream:
     def tables(self, wanted: KeyGroupRange) -> Iterator[pa.Table]:
         """Yield the rows of a range in bounded pieces."""
         for span, layers in self._reader.spans(wanted):
-            pieces = layers[0].pieces(span) if len(layers) == 1 else _merged(span, layers)
+            pieces = layers[0].pieces(span) if len(layers) == 1 else merged_pieces(span, layers)
             for piece in pieces:
                 if piece.num_rows:
                     yield in_schema(piece, self.schema)
@@ -80,10 +80,3 @@ class StateStream:
 def all_key_groups(manifest: Manifest) -> KeyGroupRange:
     """Return the range of all key groups of a snapshot."""
     return KeyGroupRange(0, manifest.max_parallelism - 1)
-
-
-def _merged(span: KeyGroupRange, layers: list[KeyedReader]) -> Iterator[pa.Table]:
-    for key_group in span:
-        rows = merge([layer.take(key_group) for layer in layers])
-        for start in range(0, rows.num_rows, step := max(rows.num_rows * BATCH_BYTES // max(rows.nbytes, 1), 1)):
-            yield rows.slice(start, step)

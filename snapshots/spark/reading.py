@@ -39,7 +39,7 @@ from snapshots.format.parquet import KEY_GROUP, ParquetReader
 from snapshots.format.schemas import without_field_ids
 from snapshots.format.steps import of_step
 from snapshots.format.subtask import NO_KEY_GROUP
-from snapshots.restore.reader import StateReader, decode_column, in_schema, merge
+from snapshots.restore.reader import StateReader, decode_column, in_schema, merged_pieces
 from snapshots.restore.snapshot import Snapshot
 from snapshots.restore.tables import ITEMS_SCHEMA, elements_schema, in_elements_schema, item_files, items_in
 from snapshots.spark.types import arrow_schema_of, spark_schema_of
@@ -224,8 +224,7 @@ class SnapshotReader(DataSourceReader):
         reader = StateReader(self._folder, part.files, self._manifest_path)
         for first, last in part.runs:
             for span, layers in reader.spans(KeyGroupRange(first, last)):
-                for key_group in span:
-                    yield merge([layer.take(key_group) for layer in layers])
+                yield from merged_pieces(span, layers)
 
 
 def _in_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from typing import TypeAlias
 
 from keygroups.ranges import KeyGroupRange
 from snapshots.commit.manifest_creation import next_manifest, put_manifest
 from snapshots.filesystem import Folder
-from snapshots.format.columns import common_key_type, index_columns, keyed_schema
+from snapshots.format.columns import PieceSize, common_key_type, index_columns, keyed_schema
 from snapshots.format.expiry import unexpired
 from snapshots.format.files import FileLabel, FileWriter, KeyedWriter
 from snapshots.format.layers import carry_over
 from snapshots.format.manifest import DataFile, Manifest, StateInfo, features_of, manifest_name
-from snapshots.restore.reader import KeyedReader, StateReader, in_schema, merge, stored_key_type
+from snapshots.restore.reader import Span, StateReader, in_schema, merge, runs, stored_key_type
 from snapshots.restore.snapshot import Snapshot
 
-Run = list[tuple[KeyGroupRange, list[KeyedReader]]]
+Run: TypeAlias = list[Span]
 """Neighbouring ranges, each with its layers."""
 
 
@@ -90,8 +91,8 @@ def _write(files: FileWriter, info: StateInfo, version: int, run: Run, now: int)
     schema = keyed_schema(info, *types)
     label = FileLabel(kind="keyed", state=info.name, subtask=run[0][1][0].file.subtask, version=version)
     writer = KeyedWriter(files, label, schema, KeyGroupRange(run[0][0].start, run[-1][0].end))
+    piece = PieceSize()
     for span, layers in run:
-        for key_group in span:
-            table = unexpired(merge([layer.take(key_group) for layer in layers]), now)
-            writer.add(key_group, [in_schema(table, schema)])
+        for key_groups, tables in runs(span, layers, piece):
+            writer.add(key_groups.start, [in_schema(unexpired(merge(tables), now), schema)])
     writer.finish()

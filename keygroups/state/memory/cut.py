@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
-from functools import cached_property
 from itertools import chain, islice
 from typing import Any
 
@@ -124,7 +123,9 @@ class MemoryGroup:
 
 
 class MemoryGroups(Mapping[int, KeyGroupContent]):
-    """The non-empty key groups of a state at a cut, created on first use. Any thread may call it.
+    """The key groups of a state at a cut, without those known to be empty. Any thread may call it.
+
+    A key group is in one of the three mappings. An object for it is created when it is asked for: a delta needs few.
 
     Parameters
     ----------
@@ -154,20 +155,17 @@ class MemoryGroups(Mapping[int, KeyGroupContent]):
         self._kind = kind
         self._hold = hold
 
-    @cached_property
-    def _found(self) -> FreedInSteps:
-        both = {key_group: (values, _NOTHING) for key_group, values in self._values.items()} | dict(self._layered)
-        made = FreedInSteps(self._unloaded)
-        for key_group, (values, written) in both.items():
-            made[key_group] = MemoryGroup(values, self._kind, written, self._hold)
-        return made
-
     def __getitem__(self, key_group: int) -> KeyGroupContent:
-        found: KeyGroupContent = self._found[key_group]
-        return found
+        values = self._values.get(key_group)
+        if values is not None:
+            return MemoryGroup(values, self._kind, hold=self._hold)
+        layers = self._layered.get(key_group)
+        return (
+            self._unloaded[key_group] if layers is None else MemoryGroup(layers[0], self._kind, layers[1], self._hold)
+        )
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._found)
+        return chain(self._values, self._layered, self._unloaded)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._values) + len(self._layered) + len(self._unloaded)

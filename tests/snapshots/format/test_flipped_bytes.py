@@ -43,6 +43,7 @@ def test_a_changed_header_of_a_page_is_noticed_by_every_way_of_reading(kind: str
 
 def test_the_digests_are_in_the_footer_of_a_file_of_several_row_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("snapshots.format.files.ROW_GROUP_ROWS_MIN", 1)
+    monkeypatch.setattr("snapshots.format.columns.PIECE_ROWS_MAX", 1)
     # As long as what is reserved for a digest, and in the statistics before it.
     monkeypatch.setattr("tests.snapshots.format.damage.words", lambda count: ["?" * 16 + f"{n}" for n in range(count)])
     damaged = Damaged("count")

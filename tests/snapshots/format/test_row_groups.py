@@ -19,6 +19,7 @@ class TestRowGroups:
     def test_a_restore_reads_only_the_row_groups_of_its_range(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The rest may even be damaged."""
         monkeypatch.setattr(files, "ROW_GROUP_ROWS_MIN", 1)
+        monkeypatch.setattr("snapshots.format.columns.PIECE_ROWS_MAX", 1)
         snapshot = new_store().write(parts(CONTENT, parallelism=1))
         (file,) = snapshot.manifest.files_of("keyed", state="count")
         whole = snapshot.folder.read(file.path)

@@ -21,6 +21,7 @@ class TestSplitting:
     def test_a_large_state_is_several_files_of_neighbouring_ranges(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(files, "FILE_BYTES", 1000)
         monkeypatch.setattr(files, "ROW_GROUP_ROWS_MIN", 1)
+        monkeypatch.setattr("snapshots.format.columns.PIECE_ROWS_MAX", 1)
         snapshot = new_store().write(parts(CONTENT, parallelism=1))
 
         ranges = [file.key_groups for file in snapshot.manifest.files_of("keyed", state="count")]
@@ -39,6 +40,7 @@ class TestSplitting:
 class TestReading:
     def large(self, monkeypatch: pytest.MonkeyPatch) -> Snapshot:
         monkeypatch.setattr(files, "ROW_GROUP_ROWS_MIN", 1)
+        monkeypatch.setattr("snapshots.format.columns.PIECE_ROWS_MAX", 1)
         content: dict[str, dict[Any, object]] = {"count": {f"{n:0100}": n for n in range(20_000)}, "profile": {}}
         return new_store().write(parts(content, parallelism=1))
 
