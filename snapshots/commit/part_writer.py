@@ -264,7 +264,7 @@ class _SubtaskWriter:
         encoder = RowEncoder(cut, schema, self.snapshot.wall_time)
         label = self._label("delta", info.name, folds=bool(folded))
         writer = KeyedWriter(self.files, label, schema, self.snapshot.key_groups)
-        changes = _Changes(cut, changed)
+        changes = _ChangedRows(cut, changed)
         for span, layers in older:
             rows = changes.folded(encoder, span, layers) if layers else changes.encoded(encoder, span)
             for key_group, tables in rows:
@@ -315,7 +315,7 @@ def _whole(
                 yield key_group, [in_schema(unexpired(stored, now), encoder.schema)], False
 
 
-class _Changes:
+class _ChangedRows:
     """The changed keys or entries of a cut by key group, as rows of a delta."""
 
     def __init__(self, cut: StateCut, changed: Mapping[int, Collection[Any]]) -> None:

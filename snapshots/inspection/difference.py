@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import repeat
 from typing import Any, Literal, TypeAlias
 
@@ -18,10 +19,12 @@ from keygroups.representation import fields_repr, html_table
 from keygroups.values import values_of
 from snapshots.errors import IncompatibleSnapshot
 from snapshots.format import compute as pc
+from snapshots.format.columns import PieceSize
 from snapshots.format.manifest import Manifest, StateInfo, manifest_name
+from snapshots.format.parquet import KEY_GROUP
 from snapshots.format.schemas import ENTRY_COLUMNS, widens
 from snapshots.inspection.operator_states import OperatorStateDifference, compare_operator_states
-from snapshots.restore.reader import KeyedReader, StateReader, decode_column, merge, with_one_key_type
+from snapshots.restore.reader import KeyedReader, StateReader, decode_column, merge, runs, with_one_key_type
 from snapshots.restore.snapshot import Snapshot
 from snapshots.restore.streaming import all_key_groups
 from snapshots.restore.tables import STEP, element_tables
@@ -166,8 +169,9 @@ class Difference:
 def compare(old: Snapshot, new: Snapshot, *, rows: int = 0) -> Difference:
     """Compare two versions of one operator.
 
-    Key groups with the same files in both versions are not read. Of the others, one is in memory at a time. Values are
-    equal if their stored forms are equal: NaN equals NaN, and a widened type makes no difference.
+    Key groups with the same files in both versions are not read. Of the others, one is in memory at a time, or several
+    small ones. Values are equal if their stored forms are equal: NaN equals NaN, and a widened type makes no
+    difference.
 
     Parameters
     ----------
@@ -205,18 +209,16 @@ def compare(old: Snapshot, new: Snapshot, *, rows: int = 0) -> Difference:
 
 def _compare_state(old: Snapshot, new: Snapshot, name: str, named: list[RowChange], limit: int) -> StateDifference:
     before, after = old.manifest.state(name), new.manifest.state(name)
-    key_groups, identical, compared = [], 0, 0
+    key_groups, identical, compared, piece = [], 0, 0, PieceSize()
     for span, layers in _spans(old, new, name, before, after):
         if layers[0] is not None and layers[1] is not None and _paths(layers[0]) == _paths(layers[1]):
             identical += len(span)
             continue
         compared += len(span)
-        for key_group in span:
-            tables = [_rows(side, key_group) for side in layers]
-            found = _compare_rows(*tables) if _same_kind(before, after) else _all_different(*tables)
-            counts = [one.count for one in found]
-            if any(counts):
-                key_groups.append(KeyGroupChange(key_group, *counts))
+        for tables in _rows(span, *layers, piece):
+            changes = _compare_rows(*tables) if _same_kind(before, after) else _all_different(*tables)
+            for key_group, found in _by_key_group(changes):
+                key_groups.append(KeyGroupChange(key_group, *(one.count for one in found)))
                 named += _named(name, key_group, found, limit - len(named))
     return StateDifference(name, before is not None, after is not None, tuple(key_groups), compared, identical)
 
@@ -257,13 +259,21 @@ def _same_kind(before: StateInfo | None, after: StateInfo | None) -> bool:
     return before is not None and after is not None and (before.kind, before.codec) == (after.kind, after.codec)
 
 
-def _rows(layers: _Layers, key_group: int) -> pa.Table | None:
-    return None if layers is None else merge([layer.take(key_group) for layer in layers])
+def _rows(
+    span: KeyGroupRange, old: _Layers, new: _Layers, piece: PieceSize
+) -> Iterator[tuple[pa.Table | None, pa.Table | None]]:
+    """Yield the rows of both sides, of one key group or of several small ones."""
+    for _, tables in runs(span, [*(old or ()), *(new or ())], piece):
+        count = len(old or ())
+        yield None if old is None else merge(tables[:count]), None if new is None else merge(tables[count:])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Changes:
-    """Rows that differ in one way: their places in the old and in the new table; pairs, if they are in both."""
+    """Rows that differ in one way: their places in the old and in the new table; pairs, if they are in both.
+
+    Their key groups ascend.
+    """
 
     change: Change
     old: tuple[pa.Table, NDArray[np.int64]] | None
@@ -272,6 +282,23 @@ class _Changes:
     @property
     def count(self) -> int:
         return max(0 if side is None else len(side[1]) for side in (self.old, self.new))
+
+    @cached_property
+    def key_groups(self) -> NDArray[np.int32]:
+        """The key group of each row, ascending."""
+        table, rows = self.new or self.old or (None, None)
+        return np.zeros(0, np.int32) if table is None else table.column(KEY_GROUP).to_numpy()[rows]
+
+    def of(self, key_group: int) -> _Changes:
+        """Return the rows of one key group."""
+        start, end = np.searchsorted(self.key_groups, [key_group, key_group + 1]).tolist()
+        old, new = (None if side is None else (side[0], side[1][start:end]) for side in (self.old, self.new))
+        return _Changes(self.change, old, new)
+
+
+def _by_key_group(changes: Sequence[_Changes]) -> Iterator[tuple[int, list[_Changes]]]:
+    for key_group in np.unique(np.concatenate([one.key_groups for one in changes])).tolist():
+        yield key_group, [one.of(key_group) for one in changes]
 
 
 def _all_different(old: pa.Table | None, new: pa.Table | None) -> tuple[_Changes, ...]:

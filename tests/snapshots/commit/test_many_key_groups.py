@@ -14,6 +14,8 @@ from snapshots.commit import part_writer
 from snapshots.format.columns import RowEncoder
 from snapshots.format.files import KeyedWriter
 from snapshots.format.parquet import ParquetReader
+from snapshots.inspection import difference
+from snapshots.inspection.difference import compare
 from snapshots.upkeep import compaction
 from tests.backends import new_backend
 from tests.snapshot_kit import COUNT, new_store, part, restored
@@ -45,6 +47,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     counted(ParquetReader, "read")
     counted(part_writer, "merge")
     counted(compaction, "merge")
+    counted(difference, "merge")
     return found
 
 
@@ -118,3 +121,16 @@ def test_key_groups_that_were_restored_without_rows_are_not_written_one_by_one(m
 
     assert not snapshot.manifest.files_of("delta")
     assert made["add"] < len(KEYS)
+
+
+def test_two_versions_are_compared_by_few_merges(made: Counter[str]) -> None:
+    operator = Operator()
+    old = operator.write()
+    operator.put(7, 1)
+    operator.put(1001, 1)
+    new = operator.write()
+    made.clear()
+    (found,) = compare(old, new, rows=2).states
+
+    assert (found.added, found.changed, len(found.key_groups)) == (1, 1, 2)
+    assert 0 < made["merge"] < FEW
