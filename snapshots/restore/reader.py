@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import chain, pairwise, takewhile
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -61,6 +62,10 @@ class KeyedReader:
         table = self._tables.pop(key_group, None)
         return self._read_around(key_group) if table is None else table
 
+    def has(self, key_group: int) -> bool:
+        """Return whether `take` needs to read nothing."""
+        return key_group in self._tables or not self._parquet.row_groups(key_group, key_group)
+
     def read(self, wanted: KeyGroupRange) -> pa.Table:
         """Return the rows of a range of key groups."""
         table = self._parquet.read(self._parquet.row_groups(wanted.start, wanted.end))
@@ -91,19 +96,17 @@ class KeyedReader:
         if not numbers:
             return self._empty
         table = self._parquet.read(numbers)
-        found, starts = np.unique(self._key_groups_of(table), return_index=True)
-        bounds = [*starts.tolist(), table.num_rows]
+        found = _by_key_group(table, self._key_groups_of(table))
         tables = {
-            group: table.slice(start, end - start)
-            for group, start, end in zip(found.tolist(), bounds, bounds[1:], strict=False)
+            group: rows
+            for group, rows in found.items()
             # The first and the last key group may continue in a row group that was not read.
             if set(self._parquet.row_groups(group, group)) <= set(numbers)
         }
-        empty = table.slice(0, 0)
-        if len(found):
+        if found:
             # Key groups in between without rows are remembered too; otherwise each would read the row group again.
-            tables = dict.fromkeys(range(int(found[0]) + 1, int(found[-1])), empty) | tables
-        wanted = tables.pop(key_group, empty)
+            tables = dict.fromkeys(range(min(found) + 1, max(found)), self._empty) | tables
+        wanted = tables.pop(key_group, self._empty)
         self._tables.update(tables)
         return wanted
 
@@ -120,13 +123,53 @@ Span: TypeAlias = tuple[KeyGroupRange, Sequence[KeyedReader]]
 """Key groups with the same layers, the base first."""
 
 
+class LayeredReader:
+    """Returns the current rows of key groups that have the same layers.
+
+    Any thread may call it, as with `KeyedReader`.
+
+    Parameters
+    ----------
+    key_groups : KeyGroupRange
+        The key groups.
+    layers : sequence of KeyedReader
+        The layers, the base first.
+    """
+
+    def __init__(self, key_groups: KeyGroupRange, layers: Sequence[KeyedReader]) -> None:
+        self.layers = layers
+        self._last = key_groups.end
+        self._merged: dict[int, pa.Table] = {}
+        self._piece = PieceSize()
+
+    def take(self, key_group: int) -> pa.Table:
+        """Return the rows of a key group, and keep those of its neighbours that were merged with it for later calls."""
+        if len(self.layers) == 1:
+            return self.layers[0].take(key_group)
+        table = self._merged.pop(key_group, None)
+        return self._merge_from(key_group) if table is None else table
+
+    def _merge_from(self, key_group: int) -> pa.Table:
+        in_memory = takewhile(self._has, range(key_group + 1, self._last + 1))
+        key_groups, tables = next(runs(chain([key_group], in_memory), self.layers, self._piece))
+        table = merge(tables)
+        found = _by_key_group(table, table.column(KEY_GROUP).to_numpy())
+        merged = dict.fromkeys(key_groups, table.slice(0, 0)) | found
+        wanted = merged.pop(key_group)
+        self._merged.update(merged)
+        return wanted
+
+    def _has(self, key_group: int) -> bool:
+        return all(layer.has(key_group) for layer in self.layers)
+
+
 class ArrowGroup:
     """A key group of a snapshot, which is read on demand. Any thread may call it."""
 
-    __slots__ = ("_descriptor", "_now", "key_group", "layers")
+    __slots__ = ("_descriptor", "_now", "_reader", "key_group")
 
-    def __init__(self, layers: Sequence[KeyedReader], key_group: int, descriptor: StateDescriptor, now: int) -> None:
-        self.layers = layers
+    def __init__(self, reader: LayeredReader, key_group: int, descriptor: StateDescriptor, now: int) -> None:
+        self._reader = reader
         self.key_group = key_group
         self._descriptor = descriptor
         self._now = now
@@ -136,7 +179,7 @@ class ArrowGroup:
         table = self.table()
         if not table.num_rows:  # so it is for most key groups where there are more of them than keys
             return {}
-        base = self.layers[0]
+        base = self._reader.layers[0]
         if self._descriptor.ttl is not None:
             table = unexpired(table, self._now)
         with damage_named(base.path, base.file.key_groups):
@@ -150,7 +193,7 @@ class ArrowGroup:
 
     def kinds(self, column: str, keys_max: int | None = None) -> frozenset[type]:
         """Return the types of the keys or map keys, from the schemas of the files."""
-        return frozenset[type]().union(*(layer.kinds(column) for layer in self.layers))
+        return frozenset[type]().union(*(layer.kinds(column) for layer in self._reader.layers))
 
     def rows(self, changed: Collection[Any] | None = None) -> TakeRows:
         """Return a function that returns the next rows; it loads the key group first."""
@@ -158,12 +201,12 @@ class ArrowGroup:
 
     def stored(self) -> pa.Table | None:
         """Read the stored rows; None if the rows have a time to live and the state does not, or vice versa."""
-        is_as_declared = (EXPIRES_AT in self.layers[0].schema.names) == (self._descriptor.ttl is not None)
+        is_as_declared = (EXPIRES_AT in self._reader.layers[0].schema.names) == (self._descriptor.ttl is not None)
         return self.table() if is_as_declared else None
 
     def table(self) -> pa.Table:
         """Return the stored rows."""
-        return merge([layer.take(self.key_group) for layer in self.layers])
+        return self._reader.take(self.key_group)
 
     def _content_of(self, table: pa.Table) -> tuple[dict[Hashable, object], int]:
         """Return the in-memory content for the rows of a key group, and its number of entries."""
@@ -241,7 +284,8 @@ class StateReader:
         """
         groups: dict[int, ArrowGroup] = {}
         for span, layers in self.spans(wanted):
-            groups |= {key_group: ArrowGroup(layers, key_group, descriptor, now) for key_group in span}
+            reader = LayeredReader(span, layers)
+            groups |= {key_group: ArrowGroup(reader, key_group, descriptor, now) for key_group in span}
         return groups
 
     def spans(self, wanted: KeyGroupRange) -> list[Span]:
@@ -258,7 +302,7 @@ class StateReader:
 
 
 def runs(
-    span: KeyGroupRange,
+    key_groups: Iterable[int],
     layers: Sequence[KeyedReader],
     piece: PieceSize,
     changed: Mapping[int, Collection[Any]] = MappingProxyType({}),
@@ -267,12 +311,12 @@ def runs(
 
     Parameters
     ----------
-    span : KeyGroupRange
-        The key groups; all have the same layers.
+    key_groups : iterable of int
+        Neighbouring key groups, ascending; all have the same layers.
     layers : sequence of KeyedReader
         The layers.
     piece : PieceSize
-        How many rows key groups have at most that are yielded together; it learns from what is read.
+        How many rows end a run of key groups; it learns from what is read.
     changed : mapping of int to collection
         Further rows of a key group, which count, too.
 
@@ -281,19 +325,22 @@ def runs(
     (KeyGroupRange, list of pyarrow.Table)
         Some key groups, and their rows in each layer.
     """
-    start, rows = span.start, 0
+    run: list[int] = []
+    rows = 0
     held: list[list[pa.Table]] = [[] for _ in layers]
-    for key_group in span:
-        tables = [layer.take(key_group) for layer in layers]
-        more = sum(table.num_rows for table in tables) + len(changed.get(key_group, ()))
-        if rows and rows + more > piece.rows:
-            yield KeyGroupRange(start, key_group - 1), _joined(held, piece)
-            start, rows, held = key_group, 0, [[] for _ in layers]
-        rows += more
-        for before, table in zip(held, tables, strict=True):
-            if table.num_rows or not before:
-                before.append(table)
-    yield KeyGroupRange(start, span.end), _joined(held, piece)
+    for key_group in key_groups:
+        run.append(key_group)
+        rows += len(changed.get(key_group, ()))
+        for tables, layer in zip(held, layers, strict=True):
+            table = layer.take(key_group)
+            rows += table.num_rows
+            if table.num_rows or not tables:
+                tables.append(table)
+        if rows >= piece.rows:
+            yield KeyGroupRange(run[0], key_group), _joined(held, piece)
+            run, rows, held = [], 0, [[] for _ in layers]
+    if run:
+        yield KeyGroupRange(run[0], run[-1]), _joined(held, piece)
 
 
 def merged_pieces(span: KeyGroupRange, layers: Sequence[KeyedReader]) -> Iterator[pa.Table]:
@@ -302,6 +349,16 @@ def merged_pieces(span: KeyGroupRange, layers: Sequence[KeyedReader]) -> Iterato
         rows = merge(tables)
         for start in range(0, rows.num_rows, step := max(rows.num_rows * BATCH_BYTES // max(rows.nbytes, 1), 1)):
             yield rows.slice(start, step)
+
+
+def _by_key_group(table: pa.Table, key_groups: NDArray[np.int32]) -> dict[int, pa.Table]:
+    """Divide sorted rows by their key groups."""
+    found, starts = np.unique(key_groups, return_index=True)
+    bounds = [*starts.tolist(), table.num_rows]
+    return {
+        group: table.slice(start, end - start)
+        for group, (start, end) in zip(found.tolist(), pairwise(bounds), strict=True)
+    }
 
 
 def _joined(held: list[list[pa.Table]], piece: PieceSize) -> list[pa.Table]:

@@ -20,11 +20,12 @@ from async_op.spark.epoch.delivery import _ShippedDelivery
 from async_op.subtask.inbox import Reserve, ReservedInbox
 from async_op.subtask.outbox import Outbox
 from async_op.subtask.subtask import Subtask
+from keygroups import KeyGroupRange
 from keygroups.state.group import ENTRY_KINDS
 from keygroups.state.memory.table import MemoryTable
 from snapshots import SubtaskRestore
 from snapshots.commit import part_writer
-from snapshots.restore.reader import ArrowGroup
+from snapshots.restore.reader import ArrowGroup, LayeredReader
 from tests.hosting.simulation import cluster, driver
 from tests.hosting.simulation.delivery import Delivery
 from tests.simulation.world.mutants import (
@@ -295,7 +296,8 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
     def older(group: Any) -> Any:
         if group._descriptor.kind in ENTRY_KINDS:
-            group.layers = group.layers[:1]
+            reader = group._reader
+            group._reader = LayeredReader(KeyGroupRange(group.key_group, group.key_group), reader.layers[:1])
         return table(group)
 
     patch.setattr(ArrowGroup, "table", older)

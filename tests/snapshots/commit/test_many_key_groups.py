@@ -16,6 +16,7 @@ from snapshots.format.files import KeyedWriter
 from snapshots.format.parquet import ParquetReader
 from snapshots.inspection import difference
 from snapshots.inspection.difference import compare
+from snapshots.restore import reader
 from snapshots.upkeep import compaction
 from tests.backends import new_backend
 from tests.snapshot_kit import COUNT, new_store, part, restored
@@ -48,6 +49,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     counted(part_writer, "merge")
     counted(compaction, "merge")
     counted(difference, "merge")
+    counted(reader, "merge")
     return found
 
 
@@ -134,3 +136,19 @@ def test_two_versions_are_compared_by_few_merges(made: Counter[str]) -> None:
 
     assert (found.added, found.changed, len(found.key_groups)) == (1, 1, 2)
     assert 0 < made["merge"] < FEW
+
+
+def test_a_restore_merges_small_key_groups_together(made: Counter[str]) -> None:
+    operator = Operator()
+    operator.write()
+    operator.put(7, 1)
+    snapshot = operator.write()
+    groups = snapshot.restore(0).states([COUNT])["count"]
+    made.clear()
+    first = key_group_of(500, MANY)
+    loaded = [(key_group, groups[key_group].load()) for key_group in [first, *(set(groups) - {first})]]
+
+    assert {key: value for _, group in loaded for key, value in group.items()} == operator.expected
+    assert all(key_group_of(key, MANY) == key_group for key_group, group in loaded for key in group)
+    assert 0 < made["merge"] < FEW
+    assert 0 < made["read"] < FEW
