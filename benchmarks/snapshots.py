@@ -30,6 +30,7 @@ from async_op import AsyncFunction, AsyncWaitOperator
 from keygroups import ValueState, key_groups_of, range_of
 from keygroups.state import MemoryBackend
 from snapshots import Snapshot, SnapshotStore, SubtaskSnapshot
+from snapshots.commit.part_writer import DELTAS_MAX
 from snapshots.filesystem import LocalFolder
 
 MAX_PARALLELISM = 128
@@ -51,17 +52,18 @@ class Figure:
 class Keys:
     """So many keys with values of 100 random bytes, which nothing can compress, and their key groups."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, max_parallelism: int = MAX_PARALLELISM) -> None:
         draw = random.Random(count)  # noqa: S311 - nothing is secret
+        self.max_parallelism = max_parallelism
         self.keys = [f"user-{number}" for number in range(count)]
-        self.key_groups = key_groups_of(self.keys, MAX_PARALLELISM).tolist()
+        self.key_groups = key_groups_of(self.keys, max_parallelism).tolist()
         self.values = [draw.randbytes(VALUE_BYTES) for _ in range(count)]
 
     def backends(self, parallelism: int) -> list[MemoryBackend]:
         """Return the subtasks' state."""
-        made = [MemoryBackend([PAYLOAD], range_of(n, parallelism, MAX_PARALLELISM)) for n in range(parallelism)]
+        made = [MemoryBackend([PAYLOAD], range_of(n, parallelism, self.max_parallelism)) for n in range(parallelism)]
         for key, key_group, value in zip(self.keys, self.key_groups, self.values, strict=True):
-            made[key_group * parallelism // MAX_PARALLELISM].tables["payload"].put(key_group, key, value)
+            made[key_group * parallelism // self.max_parallelism].tables["payload"].put(key_group, key, value)
         return made
 
     def change(self, backend: MemoryBackend, share: float) -> None:
@@ -71,12 +73,14 @@ class Keys:
             backend.tables["payload"].put(self.key_groups[index], self.keys[index], value)
 
 
-def cut(backend: MemoryBackend, subtask: int = 0, parallelism: int = 1) -> SubtaskSnapshot:
+def cut(
+    backend: MemoryBackend, subtask: int = 0, parallelism: int = 1, max_parallelism: int = MAX_PARALLELISM
+) -> SubtaskSnapshot:
     """Cut a backend as the operator does."""
     return SubtaskSnapshot(
         subtask_index=subtask,
         parallelism=parallelism,
-        max_parallelism=MAX_PARALLELISM,
+        max_parallelism=max_parallelism,
         hash="xxhash64",
         states=backend.cut(),
     )
@@ -87,6 +91,13 @@ def timed(run: Callable[[], T]) -> tuple[float, T]:
     started = time.perf_counter()
     result = run()
     return time.perf_counter() - started, result
+
+
+def computed(run: Callable[[], T]) -> tuple[float, T]:
+    """Return how many seconds of processor time a call takes, and its result."""
+    started = time.process_time()
+    result = run()
+    return time.process_time() - started, result
 
 
 def write_floor(snapshot: SubtaskSnapshot, path: Path) -> None:
@@ -129,6 +140,46 @@ def whole_and_delta(count: int, folder: Path, repeats: int) -> list[Figure]:
         Figure(f"after 1 % of {count:,} keys changed, time / whole", statistics.median(shares), "", 0.08),
         Figure(f"after 1 % of {count:,} keys changed, bytes / whole", delta_bytes / whole_bytes, "", 0.08),
     ]
+
+
+def many_key_groups(count: int, folder: Path, repeats: int) -> list[Figure]:
+    """Measure the processor time of 4,096 key groups over 128: a whole snapshot, a delta that folds, and a restore."""
+    found: list[list[float]] = []
+    for number in range(repeats):
+        few = steps_with(MAX_PARALLELISM, count, folder / f"few-groups-{count}-{number}")
+        many = steps_with(4096, count, folder / f"many-groups-{count}-{number}")
+        found.append([one / other for one, other in zip(many, few, strict=True)])
+    whole, fold, restore = map(statistics.median, zip(*found, strict=True))
+    return [
+        Figure(f"whole snapshot of {count:,} keys, 4,096 key groups / 128", whole, ""),
+        Figure(f"delta that folds, {count:,} keys, 4,096 key groups / 128", fold, ""),
+        Figure(f"restore with deltas of {count:,} keys, 4,096 key groups / 128", restore, ""),
+    ]
+
+
+def steps_with(max_parallelism: int, count: int, folder: Path) -> tuple[float, float, float]:
+    """Return the seconds of processor time of a whole snapshot, a delta that folds others, and a restore before it."""
+    keys, store = Keys(count, max_parallelism), SnapshotStore(folder, "bench")
+    (backend,) = keys.backends(1)
+
+    def write() -> Snapshot:
+        return store.write([cut(backend, max_parallelism=max_parallelism)])
+
+    whole, snapshot = computed(write)
+    for _ in range(DELTAS_MAX):
+        keys.change(backend, 0.01)
+        snapshot = write()
+    assert len(snapshot.manifest.files_of("delta")) == DELTAS_MAX, "the next delta folds"
+    restore, _ = computed(lambda: load_all(snapshot))
+    keys.change(backend, 0.01)
+    fold, _ = computed(write)
+    return whole, fold, restore
+
+
+def load_all(snapshot: Snapshot) -> int:
+    """Load all state."""
+    groups = snapshot.restore(0, 1).states([PAYLOAD])["payload"]
+    return sum(len(group.load()) for group in groups.values())
 
 
 def rescale(count: int, folder: Path, repeats: int) -> list[Figure]:
@@ -323,6 +374,8 @@ def main() -> None:
             show(rescale(count, folder, repeats))
         for count in (keys // 10, keys, keys * 5):
             show(whole_and_delta(count, folder, repeats))
+        for count in (keys // 10, keys):
+            show(many_key_groups(count, folder, repeats))
         show(rewrite(keys * 5, folder))
         show(asyncio.run(pause(keys, folder)))
     if arguments.json:
