@@ -33,8 +33,6 @@ class Loading:
         Called with each entry that was held back, once its key group is in memory.
     lifecycle : Lifecycle
         Ends the operator with the error of a key group that cannot be read.
-    everything : bool
-        Also load key groups that no element waits for.
     """
 
     __slots__ = ("_asked", "_everything", "_fail", "_held", "_ready", "_tables", "_task", "_urgent")
@@ -44,8 +42,6 @@ class Loading:
         tables: Iterable[StateTable],
         ready: Callable[[Entry], None],
         lifecycle: Lifecycle,
-        *,
-        everything: bool,
     ) -> None:
         self._tables = tuple(tables)
         self._ready = ready
@@ -53,7 +49,7 @@ class Loading:
         missing = sorted({key_group for table in self._tables for key_group in table.unloaded()})
         self._held: dict[int, list[Entry]] = {key_group: [] for key_group in missing}
         self._urgent: list[int] = []
-        self._everything = everything
+        self._everything = False
         self._asked = asyncio.Event()
         # Not through the loop's task factory: an eager factory would start the task before the operator is open.
         self._task = asyncio.Task(self._load_all(), loop=asyncio.get_running_loop(), name="keygroups loading")
@@ -69,6 +65,15 @@ class Loading:
             self._asked.set()
         held.append(entry)
         return True
+
+    def preload(self) -> None:
+        """Load also the key groups that no element waits for, from now on.
+
+        Call it when the restored elements have been offered. Otherwise, one of them whose key group happens to be in
+        memory already would be called before earlier ones that are held back.
+        """
+        self._everything = True
+        self._asked.set()
 
     @property
     def is_done(self) -> bool:

@@ -64,8 +64,6 @@ class Surroundings:
         The keyed state.
     restored_timers : mapping of str to mapping
         The content of the timers' states in the snapshot.
-    preload : bool
-        Load all restored state into memory, not only the key groups that elements need.
     clock : Clock
         The source of time.
     output : callable
@@ -89,7 +87,6 @@ class Surroundings:
     runtime: Runtime
     backend: KeyedStateBackend
     restored_timers: Mapping[str, RestoredTimers]
-    preload: bool
     clock: Clock
     output: Callable[[Record | Watermark], object]
     lifecycle: Lifecycle
@@ -293,7 +290,7 @@ class Parts:
         tables = [table for table in around.backend.tables.values() if table.descriptor.name not in TIMER_STATES]
         if not any(table.unloaded() for table in tables):
             return None
-        return Loading(tables, lambda entry: self.dispatch.ready(entry), around.lifecycle, everything=around.preload)
+        return Loading(tables, lambda entry: self.dispatch.ready(entry), around.lifecycle)
 
     def _make_intake(self, options: OperatorOptions, around: Surroundings) -> Intake | Batching:
         checks_each = self.gate is not None or self.completion.may_need_no_call
@@ -329,7 +326,6 @@ async def assemble(
     subtask_info: SubtaskInfo,
     restore: SubtaskRestore | None,
     *,
-    preload: bool,
     state: OwnedState,
     clock: Clock | None,
     output: Callable[[Record | Watermark], object],
@@ -353,7 +349,6 @@ async def assemble(
         runtime=runtime,
         backend=await state.open(options.states, runtime.key_groups, restored, since, clock.wall_time),
         restored_timers=restored or {},
-        preload=preload,
         clock=clock,
         output=output,
         lifecycle=lifecycle,

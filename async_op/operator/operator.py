@@ -251,7 +251,6 @@ class AsyncWaitOperator:
                     self._options,
                     self._subtask_info,
                     restore,
-                    preload=preload,
                     state=self._state,
                     clock=self._clock,
                     output=self._output,
@@ -262,6 +261,8 @@ class AsyncWaitOperator:
                 await self._function.open(parts.runtime, parts.contexts)
                 if restore is not None:
                     await parts.recovery.take_over(self._fitting(await on_own_thread(restore.queue)))
+                if preload and parts.loading is not None:
+                    parts.loading.preload()
                 self._lifecycle.opened()
             except BaseException:
                 self._lifecycle.close()

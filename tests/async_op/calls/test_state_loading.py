@@ -153,6 +153,38 @@ async def test_without_preload_only_what_elements_ask_for_is_loaded() -> None:
     await operator.close()
 
 
+async def test_restored_elements_are_called_in_their_stored_order_before_the_rest_is_loaded() -> None:
+    class Listed(Counting):
+        """Calls that never return, in their order."""
+
+        def __init__(self) -> None:
+            self.called: list[str] = []
+
+        async def async_invoke(self, value: Any, ctx: InvocationContext) -> Any:
+            if ctx.state(COUNT).value():
+                self.called.append(value)
+                await asyncio.Event().wait()
+            return await super().async_invoke(value, ctx)
+
+        async def open(self, runtime: Any) -> None:
+            for held in (restore.groups if restore else {}).values():
+                held.may_load.set()
+
+    restore: HeldRestore | None = None
+    by_group = {key_group_of(key, GROUPS): key for key in KEYS}
+    pending = [by_group[key_group] for key_group in sorted(by_group, reverse=True)]
+    async with opened(Listed(), key_by=lambda key: key, max_parallelism=GROUPS) as bench:
+        await bench.feed(*KEYS)
+        await bench.feed(*pending)
+        snapshot = await commit(await bench.operator.snapshot())
+
+    restore, second = HeldRestore(snapshot.restore(0)), Listed()
+    async with opened(second, key_by=lambda key: key, max_parallelism=GROUPS, restore=restore):
+        await eventually(lambda: len(second.called) == len(pending))
+    assert second.called == pending
+    assert restore.order == [key_group_of(key, GROUPS) for key in pending]
+
+
 async def test_elements_of_a_key_keep_their_order_while_its_key_group_is_loaded() -> None:
     restore, outputs = await counted_once(), []
     operator = opened_with(restore, outputs, mode="key_ordered")
