@@ -39,10 +39,12 @@ class ObjectFolder(Folder):
     put_options: ClassVar[dict[str, Any]] = {}
     """Extra arguments for fsspec's `pipe_file`."""
 
-    read_options: ClassVar[dict[str, Any]] = {}
-    """Extra arguments for fsspec's `cat_file`."""
-
     _has_answered = False
+
+    @property
+    def read_options(self) -> Mapping[str, Any]:
+        """Extra arguments for fsspec's `cat_file`."""
+        return {}
 
     @property
     def endpoint(self) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
@@ -17,8 +19,12 @@ class S3Folder(ObjectFolder):
 
     put_options: ClassVar[dict[str, Any]] = {"chunksize": SINGLE_PUT_BYTES_MAX}
 
-    # Otherwise s3fs requests the size of a whole object before it reads it.
-    read_options: ClassVar[dict[str, Any]] = {"max_concurrency": 1}
+    @property
+    def read_options(self) -> Mapping[str, Any]:
+        """Keep s3fs from requesting the size of a whole object before it reads it."""
+        # Before 2026.3, s3fs always reads an object in one request, and does not know the option.
+        is_known = "max_concurrency" in inspect.signature(self.filesystem._cat_file).parameters
+        return {"max_concurrency": 1} if is_known else {}
 
     @property
     def endpoint(self) -> str:

