@@ -36,6 +36,9 @@ PIECE_ROWS_MAX = 8192
 PIECE_BYTES = 4 * 2**20
 """How much is encoded at once: little, so that the interpreter lock is held briefly and memory stays bounded."""
 
+GATHERED_ROWS_MAX = 1024
+"""Small key groups are handled together up to so many rows: enough for speed, and no row group grows by it."""
+
 PACKED = {b"keygroups.encoding": b"msgpack"}
 """The metadata of a binary column with msgpack values."""
 
@@ -131,6 +134,11 @@ class PieceSize:
     def __init__(self) -> None:
         self.rows = min(256, PIECE_ROWS_MAX)
 
+    @property
+    def gathered_rows(self) -> int:
+        """The most rows of small key groups that are handled together."""
+        return min(self.rows, GATHERED_ROWS_MAX)
+
     def adapt(self, table: pa.Table) -> None:
         """Learn from a piece that has rows."""
         row_bytes = max(table.nbytes // table.num_rows, 1)
@@ -186,7 +194,7 @@ class RowEncoder:
         gathered: list[tuple[int, StateRows]] = []
         count = 0
         for key_group, group, changed in groups:
-            take, rows_max = group.rows(changed), self.piece.rows
+            take, rows_max = group.rows(changed), self.piece.gathered_rows
             rows = take(rows_max)
             if gathered and count + len(rows.keys) > rows_max:
                 yield gathered[0][0], self._piece(gathered)

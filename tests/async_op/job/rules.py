@@ -108,10 +108,10 @@ RULES: dict[str, tuple[Mutant, ...]] = {
         Mutant(mutants.contents_are_not_restored, 6),
         Mutant(mutants.the_source_is_not_told, 13),
         Mutant(mutants.iterables_are_not_compared, 13),
-        Mutant(mutants.files_are_not_compared, 40),
+        Mutant(mutants.files_are_not_compared, 59),
     ),
     "An output that the sink refuses ends the job, is left out or becomes a dead letter, once": (
-        Mutant(mutants.refusals_are_not_noted, 58),
+        Mutant(mutants.refusals_are_not_noted, 284),
         Mutant(mutants.notes_of_another_epoch_count, 0),
         Mutant(mutants.an_index_counts_what_is_left, 20),
         Mutant(mutants.refused_outputs_have_no_dead_letters, 0),

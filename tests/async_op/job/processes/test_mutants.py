@@ -166,8 +166,8 @@ MUTANTS = [
     (ids_are_made_up_on_the_way, 0),
     (a_final_cut_is_like_others, 0),
     (a_death_is_not_noticed, 23),
-    (a_silence_is_not_noticed, 25),
-    (a_start_outlives_the_end, 70),
+    (a_silence_is_not_noticed, 23),
+    (a_start_outlives_the_end, 79),
     (letters_of_the_source_are_dropped, 0),
 ]
 _OTHER_SEEDS = 60
