@@ -20,6 +20,8 @@ from keygroups.state import MemoryGroup, StateCut
 from snapshots.filesystem import Folder
 from snapshots.format import compute as pc
 from snapshots.format.columns import (
+    GATHERED_ROWS_MAX,
+    PieceSize,
     RowEncoder,
     changed_keys,
     column_types_of,
@@ -335,7 +337,7 @@ class _ChangedRows:
         self, encoder: RowEncoder, span: KeyGroupRange, older: Sequence[KeyedReader]
     ) -> Iterator[tuple[int, list[pa.Table]]]:
         """Yield the changes in a span on top of its older deltas."""
-        for run, layers in runs(span, older, encoder.piece, self._changed):
+        for run, layers in runs(span, older, PieceSize(GATHERED_ROWS_MAX), self._changed):
             new = chain.from_iterable(tables for _, tables in self.encoded(encoder, run))
             rows = merge([*layers, pa.concat_tables([encoder.schema.empty_table(), *new])], keep_deleted=True)
             yield run.start, [in_schema(rows, encoder.schema)]

@@ -37,7 +37,7 @@ PIECE_BYTES = 4 * 2**20
 """How much is encoded at once: little, so that the interpreter lock is held briefly and memory stays bounded."""
 
 GATHERED_ROWS_MAX = 1024
-"""Small key groups are handled together up to so many rows: enough for speed, and no row group grows by it."""
+"""Small key groups are written together up to so many rows: enough for speed, and no row group grows by it."""
 
 PACKED = {b"keygroups.encoding": b"msgpack"}
 """The metadata of a binary column with msgpack values."""
@@ -123,26 +123,27 @@ def fitting_key_type(
 class PieceSize:
     """How many rows are handled at once, by the size of the rows that were last seen.
 
+    Parameters
+    ----------
+    rows_max : int
+        The most that it ever says; it never says more than `PIECE_ROWS_MAX`.
+
     Attributes
     ----------
     rows : int
         The most rows of the next piece.
     """
 
-    __slots__ = ("rows",)
+    __slots__ = ("_rows_max", "rows")
 
-    def __init__(self) -> None:
-        self.rows = min(256, PIECE_ROWS_MAX)
-
-    @property
-    def gathered_rows(self) -> int:
-        """The most rows of small key groups that are handled together."""
-        return min(self.rows, GATHERED_ROWS_MAX)
+    def __init__(self, rows_max: int = PIECE_ROWS_MAX) -> None:
+        self._rows_max = min(rows_max, PIECE_ROWS_MAX)
+        self.rows = min(256, self._rows_max)
 
     def adapt(self, table: pa.Table) -> None:
         """Learn from a piece that has rows."""
         row_bytes = max(table.nbytes // table.num_rows, 1)
-        self.rows = min(max(PIECE_BYTES // row_bytes, 1), PIECE_ROWS_MAX)
+        self.rows = min(max(PIECE_BYTES // row_bytes, 1), self._rows_max)
 
 
 class RowEncoder:
@@ -194,7 +195,7 @@ class RowEncoder:
         gathered: list[tuple[int, StateRows]] = []
         count = 0
         for key_group, group, changed in groups:
-            take, rows_max = group.rows(changed), self.piece.gathered_rows
+            take, rows_max = group.rows(changed), min(self.piece.rows, GATHERED_ROWS_MAX)
             rows = take(rows_max)
             if gathered and count + len(rows.keys) > rows_max:
                 yield gathered[0][0], self._piece(gathered)

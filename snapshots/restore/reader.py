@@ -336,7 +336,7 @@ def runs(
             rows += table.num_rows
             if table.num_rows or not tables:
                 tables.append(table)
-        if rows >= piece.gathered_rows:
+        if rows >= piece.rows:
             yield KeyGroupRange(run[0], key_group), _joined(held, piece)
             run, rows, held = [], 0, [[] for _ in layers]
     if run:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from keygroups.ranges import KeyGroupRange
 from snapshots.commit.manifest_creation import next_manifest, put_manifest
 from snapshots.filesystem import Folder
-from snapshots.format.columns import PieceSize, common_key_type, index_columns, keyed_schema
+from snapshots.format.columns import GATHERED_ROWS_MAX, PieceSize, common_key_type, index_columns, keyed_schema
 from snapshots.format.expiry import unexpired
 from snapshots.format.files import FileLabel, FileWriter, KeyedWriter
 from snapshots.format.layers import carry_over
@@ -91,7 +91,7 @@ def _write(files: FileWriter, info: StateInfo, version: int, run: Run, now: int)
     schema = keyed_schema(info, *types)
     label = FileLabel(kind="keyed", state=info.name, subtask=run[0][1][0].file.subtask, version=version)
     writer = KeyedWriter(files, label, schema, KeyGroupRange(run[0][0].start, run[-1][0].end))
-    piece = PieceSize()
+    piece = PieceSize(GATHERED_ROWS_MAX)
     for span, layers in run:
         for key_groups, tables in runs(span, layers, piece):
             writer.add(key_groups.start, [in_schema(unexpired(merge(tables), now), schema)])
