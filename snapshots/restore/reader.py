@@ -96,7 +96,7 @@ class KeyedReader:
         if not numbers:
             return self._empty
         table = self._parquet.read(numbers)
-        found = _by_key_group(table, self._key_groups_of(table))
+        found = divided(table, self._key_groups_of(table))
         tables = {
             group: rows
             for group, rows in found.items()
@@ -143,7 +143,7 @@ class LayeredReader:
         self._piece = PieceSize()
 
     def take(self, key_group: int) -> pa.Table:
-        """Return the rows of a key group, and keep those of its neighbours that were merged with it for later calls."""
+        """Return the rows of a key group; neighbours that are merged with it are kept for later calls."""
         if len(self.layers) == 1:
             return self.layers[0].take(key_group)
         table = self._merged.pop(key_group, None)
@@ -153,7 +153,7 @@ class LayeredReader:
         in_memory = takewhile(self._has, range(key_group + 1, self._last + 1))
         key_groups, tables = next(runs(chain([key_group], in_memory), self.layers, self._piece))
         table = merge(tables)
-        found = _by_key_group(table, table.column(KEY_GROUP).to_numpy())
+        found = divided(table, table.column(KEY_GROUP).to_numpy())
         merged = dict.fromkeys(key_groups, table.slice(0, 0)) | found
         wanted = merged.pop(key_group)
         self._merged.update(merged)
@@ -351,8 +351,8 @@ def merged_pieces(span: KeyGroupRange, layers: Sequence[KeyedReader]) -> Iterato
             yield rows.slice(start, step)
 
 
-def _by_key_group(table: pa.Table, key_groups: NDArray[np.int32]) -> dict[int, pa.Table]:
-    """Divide sorted rows by their key groups."""
+def divided(table: pa.Table, key_groups: NDArray[np.integer]) -> dict[int, pa.Table]:
+    """Divide rows, which are sorted by key group, into a table for each; the key groups ascend."""
     found, starts = np.unique(key_groups, return_index=True)
     bounds = [*starts.tolist(), table.num_rows]
     return {

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from itertools import pairwise
 from pathlib import Path
 from typing import Self
 
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from keygroups.ranges import KeyGroupRange, range_of
 from snapshots.format import compute as pc
 from snapshots.format.parquet import KEY_GROUP
+from snapshots.restore.reader import divided
 
 BUCKETS_MAX = 64
 """How many files are open at once."""
@@ -156,7 +156,4 @@ def by_key_group(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
     if np.any(np.diff(groups) < 0):
         order = np.argsort(groups.astype(np.int16), kind="stable")
         table, groups = pc.take(table, order), groups[order]
-    found, starts = np.unique(groups, return_index=True)
-    bounds = [*starts.tolist(), len(groups)]
-    for group, (start, end) in zip(found.tolist(), pairwise(bounds), strict=True):
-        yield group, table.slice(start, end - start)
+    yield from divided(table, groups).items()

@@ -137,7 +137,6 @@ class TestFileSizes:
             label = FileLabel(kind="keyed", state="s", subtask=0, version=1)
             writer = KeyedWriter(stored, label, schema, KeyGroupRange(0, groups - 1))
             monkeypatch.setattr(files, "ROW_GROUP_ROWS_MIN", 1)
-            monkeypatch.setattr("snapshots.format.columns.PIECE_ROWS_MAX", 1)
             for key_group in range(groups):
                 value = hashlib.shake_128(bytes([key_group])).digest(1000)
                 writer.add(key_group, [pa.table([pa.array([key_group], pa.int32()), [value]], schema=schema)])
