@@ -31,6 +31,8 @@ class S3Server:
         Status, code and whether the request takes place all the same, for the next conditional writes.
     busy : int
         So many of the next requests are answered with 503, "SlowDown".
+    refuses : (int, str) or None
+        Status and code with which each request is answered.
     """
 
     url: str
@@ -44,6 +46,7 @@ class S3Server:
         self.ignores_condition = False
         self.answers: list[tuple[int, str, bool]] = []
         self.busy = 0
+        self.refuses: tuple[int, str] | None = None
 
     @property
     def options(self) -> dict[str, Any]:
@@ -62,6 +65,7 @@ class S3Server:
         self.ignores_condition = False
         self.answers.clear()
         self.busy = 0
+        self.refuses = None
 
     def __call__(self, environ: dict[str, Any], start_response: Start) -> Iterable[bytes]:
         is_conditional = "HTTP_IF_NONE_MATCH" in environ
@@ -69,10 +73,12 @@ class S3Server:
         self.requests[kind] += 1
         if kind == "PUT":
             self.keys_put.append(environ["PATH_INFO"])
-        if self.busy:
-            self.busy -= 1
+        if self.busy or self.refuses:
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-            return _refuse(503, "SlowDown", start_response)
+            status, code = self.refuses or (503, "SlowDown")
+            self.busy = max(0, self.busy - 1)
+            refused = _refuse(status, code, start_response)
+            return [] if kind == "HEAD" else refused
         if is_conditional and self.ignores_condition:
             del environ["HTTP_IF_NONE_MATCH"]
         if is_conditional and self.answers:

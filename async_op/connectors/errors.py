@@ -98,6 +98,19 @@ class FileVanished(KeyGroupsError, FileNotFoundError):
     )
 
 
+class FileRefused(KeyGroupsError, PermissionError):
+    """The storage does not let a source list or read its files."""
+
+    path: str
+    """The file, or the pattern of the files."""
+    reason: str
+    """The storage's own message."""
+
+    _template = (
+        "the source has no access to {path} ({reason}): let this process list and read it, and start the job again"
+    )
+
+
 _NEW_FILE = (
     "give it a new name, or pass on_replaced='read', or remove its position while the job is stopped "
     "(`store.edit().put_items`)"

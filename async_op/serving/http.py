@@ -185,6 +185,10 @@ class _Clients:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one request, and close the connection."""
+        if len(self._tasks) >= _CLIENTS_MAX:
+            # Without an answer: sent before the request is read, it may get lost, and to read takes time again.
+            writer.transport.abort()
+            return
         task = asyncio.current_task()
         assert task is not None, "the server makes a task for each client"
         self._tasks.add(task)
@@ -199,12 +203,9 @@ class _Clients:
             writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._tasks) > _CLIENTS_MAX:
-            answer, method = _plain(HTTPStatus.SERVICE_UNAVAILABLE), "GET"
-        else:
-            head = await reader.readuntil(b"\r\n\r\n")
-            method, _, rest = head.split(b"\r\n", 1)[0].decode("latin-1").partition(" ")
-            answer = self._find(method, rest.partition(" ")[0].partition("?")[0])
+        head = await reader.readuntil(b"\r\n\r\n")
+        method, _, rest = head.split(b"\r\n", 1)[0].decode("latin-1").partition(" ")
+        answer = self._find(method, rest.partition(" ")[0].partition("?")[0])
         body = answer.body.encode("utf-8", "replace")
         lines = [
             f"HTTP/1.1 {answer.status.value} {answer.status.phrase}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from snapshots.filesystem.clients import ClientFile, client_errors
 from snapshots.filesystem.folder import FileInfo, Folder, check_uri, redacted
 from snapshots.filesystem.local import LocalFolder
 from snapshots.filesystem.memory import MemoryFolder
@@ -12,6 +13,7 @@ from snapshots.filesystem.s3 import S3Folder
 
 __all__ = [
     "AzureFolder",
+    "ClientFile",
     "FileInfo",
     "Folder",
     "GcsFolder",
@@ -21,6 +23,7 @@ __all__ = [
     "S3Folder",
     "attempts",
     "check_uri",
+    "client_errors",
     "divided",
     "filesystem_of",
     "is_transient",

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, ClassVar, cast
 
 from keygroups.context_managers import contextmanager
 from keygroups.errors import ConfigError, KeyGroupsError
+from snapshots.filesystem.clients import ClientFile, client_errors, reason_of, status_of, without_secrets
 from snapshots.filesystem.errors import BucketMissing, StorageUnavailable, UnsafeFilesystem
 from snapshots.filesystem.folder import Folder, redacted
 from snapshots.filesystem.retry import attempts
@@ -24,9 +25,6 @@ READ_AHEAD_BYTES = 2**20
 
 OPTION_ERRORS = (AttributeError, TypeError, ValueError)
 """What clients raise for options that they do not know or cannot use."""
-
-# The errors of these packages are not OSErrors.
-_CLIENT_PACKAGES = {"aiohttp", "aiobotocore", "azure", "botocore", "gcsfs", "google", "requests", "urllib3"}
 
 
 class ObjectFolder(Folder):
@@ -104,11 +102,18 @@ class ObjectFolder(Folder):
                 return b""
             raise
 
+    def exists(self, name: str) -> bool:
+        """Return whether an object exists, in one request; clients would also look for a folder of that name."""
+        try:
+            self.read(name, 0, 1)
+        except FileNotFoundError:
+            return False
+        return True
+
     def open(self, name: str) -> BinaryIO:
         """Open an object for random reads."""
         with self._answers(name):
             file = self.filesystem.open(self.path(name), "rb", block_size=READ_AHEAD_BYTES)
-        # It wraps reading and closing, and delegates the rest; pyarrow needs no more.
         return cast("BinaryIO", _ObjectFile(file, self, name))
 
     def delete(self, names: Sequence[str]) -> None:
@@ -130,68 +135,46 @@ class ObjectFolder(Folder):
 
     @contextmanager
     def _answers(self, name: str) -> Iterator[None]:
-        """Turn client errors that are not OSErrors into OSErrors, and redact secrets in their messages."""
+        """Turn client errors into OSErrors, and what a client says of its options into an error that names them."""
         try:
-            with super()._answers(name):
+            with super()._answers(name), client_errors(self.path(name)):
                 yield
-        except (KeyGroupsError, OSError):
-            self._has_answered = True
+        except (KeyGroupsError, OSError) as error:
+            self._has_answered |= not isinstance(error, StorageUnavailable)
             raise
-        except Exception as error:
-            said = f"{type(error).__name__}: {error}"
-            cause = error if redacted(said) == said else None
-            if type(error).__module__.partition(".")[0] in _CLIENT_PACKAGES:
-                raise StorageUnavailable(self.path(name), redacted(said)) from cause
+        except OPTION_ERRORS as error:
             # Clients look at most options at the first request only.
-            if self._has_answered or not isinstance(error, OPTION_ERRORS):
+            if self._has_answered:
                 raise
-            raise refused_options(self.filesystem.storage_options, error) from cause
+            raise refused_options(self.filesystem.storage_options, error) from without_secrets(error)
         else:
             self._has_answered = True
 
 
 def refused_options(options: Mapping[str, Any], error: Exception) -> ConfigError:
     """Return the error that says that a client cannot work with its options; their values may be secrets."""
-    said = redacted(f"{type(error).__name__}: {error}")
-    reason = f"the client of the storage cannot work with them, or with what the environment sets ({said}): check them"
+    reason = (
+        "the client of the storage cannot work with them, or with what the environment sets "
+        f"({reason_of(error)}): check them"
+    )
     return ConfigError("storage_options", sorted(options.keys() - {"use_listings_cache"}), reason)
 
 
 def _no_bucket(folder: Folder, error: FileNotFoundError) -> BucketMissing:
-    return BucketMissing(folder.uri, redacted(str(error)))
+    return BucketMissing(folder.uri, redacted(error.strerror or str(error)))
 
 
-def status_of(error: OSError) -> int | None:
-    """Return the HTTP status behind an error; each client keeps it in a different place."""
-    cause = error.__cause__
-    response = getattr(cause, "response", None)
-    if isinstance(response, dict):
-        status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-    else:
-        status = getattr(cause, "status_code", None) or getattr(cause, "code", None)
-    return status if isinstance(status, int) else None
-
-
-class _ObjectFile:
+class _ObjectFile(ClientFile):
     """An open object that raises the errors of its folder."""
 
     def __init__(self, file: BinaryIO, folder: ObjectFolder, name: str) -> None:
-        self._file = file
+        super().__init__(file, folder.path(name))
         self._folder = folder
         self._name = name
 
     def read(self, size: int = -1) -> bytes:
         with self._folder._answers(self._name):
             return self._file.read(size)
-
-    def __enter__(self) -> _ObjectFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
 
 
 class GcsFolder(ObjectFolder):

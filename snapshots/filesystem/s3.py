@@ -8,8 +8,9 @@ from http import HTTPStatus
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
+from snapshots.filesystem.clients import status_of
 from snapshots.filesystem.folder import redacted
-from snapshots.filesystem.objects import OPTION_ERRORS, SINGLE_PUT_BYTES_MAX, ObjectFolder, refused_options, status_of
+from snapshots.filesystem.objects import OPTION_ERRORS, SINGLE_PUT_BYTES_MAX, ObjectFolder, refused_options
 
 _AWS = ("amazonaws.com", "amazonaws.com.cn")
 
@@ -39,14 +40,6 @@ class S3Folder(ObjectFolder):
         """Whether the endpoint is AWS itself."""
         host = urlsplit(self.endpoint).hostname or ""
         return any(host == domain or host.endswith(f".{domain}") for domain in _AWS)
-
-    def exists(self, name: str) -> bool:
-        """Return whether an object exists, in one request; s3fs would also look for a folder of that name."""
-        try:
-            self.read(name, 0, 1)
-        except FileNotFoundError:
-            return False
-        return True
 
     def _is_taken(self, error: OSError) -> bool:
         # s3fs expects the endpoint to name the failed condition, but not every endpoint does.

@@ -20,6 +20,9 @@ from snapshots import InFlightElement, Snapshot, SnapshotStore, SubtaskRestore, 
 
 BOTH = pytest.mark.parametrize("mode", ["ordered", "unordered"])
 
+LOOPS_THREADS = ("asyncio_", "uvloop_", "ThreadPoolExecutor-")
+"""How the names of the threads of a loop's own executor begin; before 0.23, uvloop gives them no name of its own."""
+
 _TURNS = 50
 """Turns of a loop that does not tell whether it is idle, after which nothing moves any more."""
 

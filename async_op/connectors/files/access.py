@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from async_op.connectors.connector_threads import OwnThreads
+from async_op.connectors.errors import FileRefused
 from async_op.connectors.files.compression import Content, Damaged, Incomplete, content_of, is_compressed
 from async_op.connectors.files.content_identity import FileIdentity
 from async_op.connectors.files.listing import Glob, Stamp
 from async_op.connectors.files.text import last_mark
-from snapshots.filesystem import filesystem_of
+from keygroups.safe_text import text_of
+from snapshots.filesystem import filesystem_of, redacted
 
 _THREADS = 4
 _T = TypeVar("_T")
@@ -40,8 +42,12 @@ class FileAccess:
         self._is_closed = False
 
     async def run(self, work: Callable[[], _T]) -> _T:
-        """Work on a thread."""
-        return await self._threads.run(work)
+        """Work on a thread; raises `FileRefused` if the storage does not let this process list or read."""
+        try:
+            return await self._threads.run(work)
+        except PermissionError as error:
+            path = error.filename or redacted(self._pattern)
+            raise FileRefused(str(path), error.strerror or text_of(error)) from error
 
     def submit(self, work: Callable[[], object]) -> None:
         """Work on a thread, and do not wait for it; what comes after the end has no need to be done."""
@@ -70,8 +76,7 @@ class FileAccess:
 
     def open(self, name: str) -> Any:
         """Open a file."""
-        glob = self._glob()
-        return glob.filesystem.open(glob.path(name), "rb")
+        return self._glob().open(name)
 
     def content(self, file: Any, name: str) -> Content:
         """Return the content of an open file."""

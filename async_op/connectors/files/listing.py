@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from snapshots.filesystem import ClientFile, client_errors, redacted
+
 _NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 """What is said of a path that was removed since it was listed, or of a link that leads nowhere or to itself."""
 
@@ -77,9 +79,20 @@ class Glob:
                 found[self._name(path)] = Stamp(status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
         return found
 
+    def open(self, name: str) -> Any:
+        """Open a file for reading."""
+        if self._is_local:
+            return self.filesystem.open(self.path(name), "rb")
+        with client_errors(name):
+            return ClientFile(self.filesystem.open(self.path(name), "rb"), name)
+
     def _remote(self) -> dict[str, Stamp]:
         self.filesystem.invalidate_cache()
-        listed = self.filesystem.glob(self._pattern, detail=True)
+        try:
+            with client_errors(redacted(self.filesystem.unstrip_protocol(self._pattern))):
+                listed = self.filesystem.glob(self._pattern, detail=True)
+        except FileNotFoundError:  # gcsfs says this of a bucket that is missing, others say that it is empty
+            return {}
         return {
             self._name(path): Stamp(info["size"], _version_of(info))
             for path, info in listed.items()

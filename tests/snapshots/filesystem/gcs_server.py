@@ -12,10 +12,12 @@ import hashlib
 import json
 import re
 import threading
+import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 from urllib.parse import parse_qs, unquote
 
 from tests.loopback import serving
@@ -24,7 +26,15 @@ Answer = tuple[int, bytes]
 
 
 class GcsServer:
-    """The server. `ignores_condition` makes conditional writes succeed always."""
+    """The server.
+
+    Attributes
+    ----------
+    ignores_condition : bool
+        Conditional writes always succeed, as with stores that do not know them.
+    refuses : (int, str) or None
+        Status and message with which each request is answered.
+    """
 
     url: str
 
@@ -32,11 +42,17 @@ class GcsServer:
         self.objects: dict[tuple[str, str], tuple[bytes, str]] = {}
         self.requests: Counter[str] = Counter()
         self.ignores_condition = False
+        self.refuses: tuple[int, str] | None = None
         self.lock = threading.Lock()
 
     @property
     def options(self) -> dict[str, Any]:
         return {"token": "anon", "endpoint_url": self.url}
+
+    def new_root(self) -> str:
+        """Return the URI of a folder that nobody else uses."""
+        self.ignores_condition, self.refuses = False, None
+        return f"gs://bucket-{uuid.uuid4().hex}/operators"
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
@@ -44,7 +60,7 @@ class GcsServer:
         path = environ["REQUEST_URI"].partition("?")[0]
         query = {name: values[0] for name, values in parse_qs(environ["QUERY_STRING"]).items()}
         with self.lock:
-            status, answer = self.answer(environ, path, query, body)
+            status, answer = _refusal(*self.refuses) if self.refuses else self.answer(environ, path, query, body)
         start_response(f"{status} -", [("Content-Type", "application/json"), ("Content-Length", str(len(answer)))])
         return [answer]
 
@@ -78,7 +94,7 @@ class GcsServer:
         content = re.sub(rb"\r?\n\Z", b"", content)
         is_conditional = query.get("ifGenerationMatch") == "0" and not self.ignores_condition
         if is_conditional and (bucket, name) in self.objects:
-            return 412, json.dumps({"error": {"code": 412, "message": "conditionNotMet"}}).encode()
+            return _refusal(412, "conditionNotMet")
         self.objects[bucket, name] = (content, f"{dt.datetime.now(dt.UTC).replace(tzinfo=None).isoformat()}Z")
         return 200, json.dumps(self.describe(bucket, name)).encode()
 
@@ -123,5 +139,12 @@ class GcsServer:
         }
 
 
-def gcs_server() -> AbstractContextManager[GcsServer]:
-    return serving(GcsServer())
+def _refusal(status: int, message: str) -> Answer:
+    return status, json.dumps({"error": {"code": status, "message": message}}).encode()
+
+
+@contextmanager
+def gcs_server() -> Iterator[GcsServer]:
+    # Otherwise gcsfs asks for the kind of the bucket by gRPC, which no stand-in answers.
+    with mock.patch.dict("os.environ", GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT="false"), serving(GcsServer()) as server:
+        yield server

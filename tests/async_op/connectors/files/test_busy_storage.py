@@ -1,18 +1,25 @@
-"""Files on an object store that is busy for a while: its client gives up, and the job asks again."""
+"""Files on an object store that is busy or away for a while, so that the job asks again, or that refuses access."""
 
 from __future__ import annotations
 
+import gzip
+import io
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import fsspec.asyn
 import pytest
 
 from async_op import ExponentialBackoffRetry, Job, Step
-from async_op.connectors import FileSink, FileSource, SinkUnavailable
+from async_op.connectors import FileRefused, FileSink, FileSource, SinkUnavailable
 from async_op.connectors.errors import ConnectorUnavailable
+from async_op.connectors.files.compression import content_of
+from async_op.connectors.retrying import is_transient
+from snapshots.filesystem import ClientFile
 from tests.s3_server import S3Server, s3_server
+from tests.snapshots.filesystem.azure_server import AzureServer, azure_server
+from tests.snapshots.filesystem.gcs_server import GcsServer, gcs_server
 
 
 @pytest.fixture(scope="module")
@@ -82,3 +89,60 @@ async def test_a_store_that_stays_busy_ends_the_job_with_the_name_of_the_connect
 
     with pytest.raises(error, match=names):
         await job(s3, root, tmp_path, busy_for=50, in_call=in_call, attempts=3).run()
+
+
+async def test_a_store_that_cannot_be_reached_is_asked_again(s3: S3Server) -> None:
+    nobody = options(s3) | {"endpoint_url": "http://127.0.0.1:9"}
+    source = FileSource("s3://bucket/in/*.csv", "csv", storage_options=nobody)
+
+    with pytest.raises(OSError, match="127.0.0.1:9") as failed:
+        await source.partitions()
+    await source.close()
+    assert is_transient(failed.value)
+
+
+SERVERS = {"s3": s3_server, "gcs": gcs_server, "azure": azure_server}
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def cloud(request: pytest.FixtureRequest) -> Iterator[S3Server | GcsServer | AzureServer]:
+    with SERVERS[request.param]() as server:
+        root = server.new_root()
+        files = fsspec.filesystem(root.partition(":")[0], **server.options)
+        files.pipe_file(f"{root}/x", b"")
+        files.open(f"{root}/x").close()  # threads of gcsfs and fsspec stay, so they must not begin within a test
+        yield server
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_what_a_source_may_not_list_or_read_is_named(
+    cloud: S3Server | GcsServer | AzureServer, status: int
+) -> None:
+    root = cloud.new_root()
+    fsspec.filesystem(root.partition(":")[0], **cloud.options).pipe_file(f"{root}/in/x.csv", b"name\nada\n")
+    source = FileSource(f"{root}/in/*.csv", "csv", storage_options=cloud.options)
+    (partition,) = await source.partitions()
+
+    cloud.refuses = (status, "AccessDenied")
+    with pytest.raises(FileRefused) as refused:
+        await anext(source.read(partition, None))
+    assert refused.value.path == partition
+    await source.close()
+
+    with pytest.raises(FileRefused) as refused:
+        await source.partitions()
+    assert refused.value.path == f"{root}/in/*.csv"
+    await source.close()
+    cloud.refuses = None
+
+
+def test_a_refusal_in_the_middle_of_a_compressed_file_is_no_damage() -> None:
+    """It would be if gcsfs's plain OSError came through: then the rest of the file was given up."""
+
+    class Refused(io.BytesIO):
+        def read(self, *_: Any) -> NoReturn:
+            raise OSError("Forbidden: b/bucket/o/in/x.csv.gz")
+
+    file = Refused(gzip.compress(b"name\nada\n"))
+    with pytest.raises(PermissionError):
+        content_of(ClientFile(file, "gs://bucket/in/x.csv.gz"), "x.csv.gz").read(10)

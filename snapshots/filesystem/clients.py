@@ -1,0 +1,116 @@
+"""What the clients of object stores raise, as `OSError`s: whoever reads or writes a file needs to know only those.
+
+Each client raises something else for the same answer of its service. For a refusal s3fs raises a PermissionError (but
+an OSError for status 401), gcsfs an OSError without a number, and adlfs an error of Azure's own, which is no OSError.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from http import HTTPStatus
+from typing import Any, BinaryIO
+
+from keygroups.context_managers import contextmanager
+from keygroups.safe_text import printable
+from snapshots.filesystem.errors import StorageUnavailable
+from snapshots.filesystem.folder import redacted
+
+_MEANINGS: dict[int | None, tuple[type[OSError], int]] = {
+    HTTPStatus.UNAUTHORIZED: (PermissionError, errno.EACCES),
+    HTTPStatus.FORBIDDEN: (PermissionError, errno.EACCES),
+    HTTPStatus.NOT_FOUND: (FileNotFoundError, errno.ENOENT),
+}
+
+_REASON_MAX = 300
+"""How many characters of a client's message are kept: Azure's ends with the whole answer as XML."""
+
+_PACKAGES = {"aiohttp", "aiobotocore", "azure", "botocore", "gcsfs", "google", "requests", "urllib3"}
+"""The packages whose errors are no OSErrors, or OSErrors without a number."""
+
+
+@contextmanager
+def client_errors(path: str) -> Iterator[None]:
+    """Raise what clients of object stores raise as an OSError, and redact secrets in their messages.
+
+    Parameters
+    ----------
+    path : str
+        What is read or written, for the errors.
+
+    Raises
+    ------
+    PermissionError
+        The service refuses the request.
+    FileNotFoundError
+        The file, or its bucket, does not exist.
+    StorageUnavailable
+        The service does not answer, or cannot do what is asked at the moment.
+    """
+    try:
+        yield
+    except Exception as error:
+        cause = without_secrets(error)
+        meaning, number = _MEANINGS.get(status_of(error), (None, 0))
+        if meaning is not None and getattr(error, "filename", None) is None:
+            raise meaning(number, reason_of(error), path) from cause
+        if not _is_of_client(error) or getattr(error, "errno", None):
+            raise
+        raise StorageUnavailable(path, reason_of(error)) from cause
+
+
+def status_of(error: BaseException) -> int | None:
+    """Return the HTTP status behind an error; each client keeps it in a different place."""
+    for one in (error, error.__cause__):
+        response = getattr(one, "response", None)
+        if isinstance(response, dict):
+            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        else:
+            status = getattr(one, "status_code", None) or getattr(one, "code", None)
+        if isinstance(status, int):
+            return status
+    # Of a refusal, gcsfs keeps only this text.
+    is_refusal = type(error) is OSError and str(error).startswith("Forbidden: ")
+    return HTTPStatus.FORBIDDEN if is_refusal else None
+
+
+def _is_of_client(error: BaseException) -> bool:
+    # adlfs raises a RuntimeError when a file cannot be removed.
+    causes = (error, error.__cause__) if isinstance(error, RuntimeError) else (error,)
+    return any(type(one).__module__.partition(".")[0] in _PACKAGES for one in causes)
+
+
+def without_secrets(error: Exception) -> Exception | None:
+    """Return an error as the cause of another one; None if its message has secrets, which a traceback would show."""
+    return error if redacted(str(error)) == str(error) else None
+
+
+def reason_of(error: Exception) -> str:
+    """Return what an error says, on one line and without secrets."""
+    text = " ".join(str(error).split())
+    return redacted(printable(text if isinstance(error, OSError) else f"{type(error).__name__}: {text}", _REASON_MAX))
+
+
+class ClientFile:
+    """An open file that raises what `client_errors` says. One thread at a time may use it.
+
+    It wraps reading, and delegates the rest, so that it is a file for pyarrow and for decompressors.
+    """
+
+    def __init__(self, file: BinaryIO, path: str) -> None:
+        self._file = file
+        self._path = path
+
+    def read(self, size: int = -1) -> bytes:
+        """Read bytes, to the end by default."""
+        with client_errors(self._path):
+            return self._file.read(size)
+
+    def __enter__(self) -> ClientFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
