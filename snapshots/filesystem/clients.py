@@ -22,6 +22,16 @@ _MEANINGS: dict[int | None, tuple[type[OSError], int]] = {
     HTTPStatus.NOT_FOUND: (FileNotFoundError, errno.ENOENT),
 }
 
+_PASSING = {
+    HTTPStatus.REQUEST_TIMEOUT,
+    HTTPStatus.TOO_MANY_REQUESTS,
+    HTTPStatus.INTERNAL_SERVER_ERROR,
+    HTTPStatus.BAD_GATEWAY,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    HTTPStatus.GATEWAY_TIMEOUT,
+}
+"""What a service answers that is busy or restarts, or the proxy before it. Of half of them, s3fs makes EIO."""
+
 _REASON_MAX = 300
 """How many characters of a client's message are kept: Azure's ends with the whole answer as XML."""
 
@@ -50,13 +60,13 @@ def client_errors(path: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        cause = without_secrets(error)
-        meaning, number = _MEANINGS.get(status_of(error), (None, 0))
+        status, cause = status_of(error), without_secrets(error)
+        meaning, number = _MEANINGS.get(status, (None, 0))
         if meaning is not None and getattr(error, "filename", None) is None:
             raise meaning(number, reason_of(error), path) from cause
-        if not _is_of_client(error) or getattr(error, "errno", None):
-            raise
-        raise StorageUnavailable(path, reason_of(error)) from cause
+        if status in _PASSING or (_is_of_client(error) and getattr(error, "errno", None) is None):
+            raise StorageUnavailable(path, reason_of(error)) from cause
+        raise
 
 
 def status_of(error: BaseException) -> int | None:

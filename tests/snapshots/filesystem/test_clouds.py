@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from aiohttp import ServerDisconnectedError
 from azure.core.exceptions import ServiceRequestError
-from botocore.exceptions import EndpointConnectionError
+from botocore.exceptions import ClientError, EndpointConnectionError
 from requests.exceptions import ProxyError
+from s3fs.errors import translate_boto_error
 
 from snapshots import BucketMissing, SnapshotStore, StorageRefused, StorageUnavailable, UnsafeFilesystem
 from snapshots.filesystem import AzureFolder, Folder, GcsFolder, client_errors, clients, objects, open_folder, retry
@@ -161,6 +162,24 @@ def reads_of(folder: Folder) -> list[Callable[[], object]]:
         lambda: folder.files("data"),
         lambda: folder.sizes("data/"),
     ]
+
+
+def said_by_s3(status: int) -> Exception:
+    answer = {"Error": {"Code": HTTPStatus(status).phrase}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return translate_boto_error(ClientError(answer, "PutObject"))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
+def test_what_a_busy_service_or_its_proxy_answers_may_pass(status: int) -> None:
+    with pytest.raises(StorageUnavailable) as failed, client_errors("bucket/name"):
+        raise said_by_s3(status)
+    assert retry.is_transient(failed.value)
+
+
+def test_what_a_service_does_not_know_does_not_pass() -> None:
+    with pytest.raises(OSError, match="Not Implemented") as failed, client_errors("bucket/name"):
+        raise said_by_s3(501)
+    assert not retry.is_transient(failed.value)
 
 
 @pytest.mark.parametrize(
