@@ -98,7 +98,8 @@ def without_secrets(error: Exception) -> Exception | None:
 def reason_of(error: Exception) -> str:
     """Return what an error says, on one line and without secrets."""
     text = " ".join(str(error).split())
-    return redacted(printable(text if isinstance(error, OSError) else f"{type(error).__name__}: {text}", _REASON_MAX))
+    # Redacted before it is cut, or the end of a password would be missing by which it is known.
+    return printable(redacted(text if isinstance(error, OSError) else f"{type(error).__name__}: {text}"), _REASON_MAX)
 
 
 class ClientFile:

@@ -205,3 +205,9 @@ def test_a_long_answer_is_shortened(azure: AzureServer) -> None:
     with pytest.raises(StorageUnavailable) as failed:
         folder.read("manifests/1")
     assert len(str(failed.value)) < 2 * clients._REASON_MAX
+
+
+def test_a_secret_is_hidden_before_a_text_is_cut() -> None:
+    said = f"{'x' * (clients._REASON_MAX - 20)} http://user:secret-and-more@host/"
+
+    assert "secret" not in clients.reason_of(OSError(said))
