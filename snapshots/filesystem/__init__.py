@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from snapshots.filesystem.clients import ClientFile, client_errors
+from snapshots.filesystem.clients import ClientFile, StorageClient
 from snapshots.filesystem.folder import FileInfo, Folder, check_uri, redacted
 from snapshots.filesystem.local import LocalFolder
 from snapshots.filesystem.memory import MemoryFolder
@@ -21,9 +21,9 @@ __all__ = [
     "MemoryFolder",
     "ObjectFolder",
     "S3Folder",
+    "StorageClient",
     "attempts",
     "check_uri",
-    "client_errors",
     "divided",
     "filesystem_of",
     "is_transient",

@@ -7,14 +7,18 @@ an OSError for status 401), gcsfs an OSError without a number, and adlfs an erro
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http import HTTPStatus
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from keygroups.context_managers import contextmanager
+from keygroups.errors import ConfigError, KeyGroupsError
 from keygroups.safe_text import printable
 from snapshots.filesystem.errors import StorageUnavailable
 from snapshots.filesystem.folder import redacted
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
 
 _MEANINGS: dict[int | None, tuple[type[OSError], int]] = {
     HTTPStatus.UNAUTHORIZED: (PermissionError, errno.EACCES),
@@ -37,6 +41,50 @@ _REASON_MAX = 300
 
 _PACKAGES = {"aiohttp", "aiobotocore", "azure", "botocore", "gcsfs", "google", "requests", "urllib3"}
 """The packages whose errors are no OSErrors, or OSErrors without a number."""
+
+
+OPTION_ERRORS = (AttributeError, TypeError, ValueError)
+"""What clients raise for options that they do not know or cannot use."""
+
+
+class StorageClient:
+    """Answers of one filesystem's client. Any thread may use it.
+
+    Parameters
+    ----------
+    filesystem : fsspec.AbstractFileSystem
+        The filesystem.
+    """
+
+    def __init__(self, filesystem: AbstractFileSystem) -> None:
+        self._options: Mapping[str, Any] = filesystem.storage_options
+        self._has_answered = False
+
+    @contextmanager
+    def answers(self, path: str) -> Iterator[None]:
+        """Raise what the client raises as `client_errors` does, and what it says of its options as a ConfigError."""
+        try:
+            with client_errors(path):
+                yield
+        except (KeyGroupsError, OSError) as error:
+            self._has_answered |= not isinstance(error, StorageUnavailable)
+            raise
+        except OPTION_ERRORS as error:
+            # Clients look at most options at the first request only.
+            if self._has_answered:
+                raise
+            raise refused_options(self._options, error) from without_secrets(error)
+        else:
+            self._has_answered = True
+
+
+def refused_options(options: Mapping[str, Any], error: Exception) -> ConfigError:
+    """Return the error that says that a client cannot work with its options; their values may be secrets."""
+    reason = (
+        "the client of the storage cannot work with them, or with what the environment sets "
+        f"({reason_of(error)}): check them"
+    )
+    return ConfigError("storage_options", sorted(options.keys() - {"use_listings_cache"}), reason)
 
 
 @contextmanager
@@ -103,18 +151,19 @@ def reason_of(error: Exception) -> str:
 
 
 class ClientFile:
-    """An open file that raises what `client_errors` says. One thread at a time may use it.
+    """An open file that raises what `StorageClient.answers` says. One thread at a time may use it.
 
     It wraps reading, and delegates the rest, so that it is a file for pyarrow and for decompressors.
     """
 
-    def __init__(self, file: BinaryIO, path: str) -> None:
+    def __init__(self, file: BinaryIO, client: StorageClient, path: str) -> None:
         self._file = file
+        self._client = client
         self._path = path
 
     def read(self, size: int = -1) -> bytes:
         """Read bytes, to the end by default."""
-        with client_errors(self._path):
+        with self._client.answers(self._path):
             return self._file.read(size)
 
     def __enter__(self) -> ClientFile:

@@ -8,23 +8,22 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from http import HTTPStatus
-from typing import Any, BinaryIO, ClassVar, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
 
 from keygroups.context_managers import contextmanager
-from keygroups.errors import ConfigError, KeyGroupsError
-from snapshots.filesystem.clients import ClientFile, client_errors, reason_of, status_of, without_secrets
+from snapshots.filesystem.clients import ClientFile, StorageClient, status_of
 from snapshots.filesystem.errors import BucketMissing, StorageUnavailable, UnsafeFilesystem
 from snapshots.filesystem.folder import Folder, redacted
 from snapshots.filesystem.retry import attempts
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
 
 SINGLE_PUT_BYTES_MAX = 512 * 2**20
 """Up to this size an object is put in one request. The trial covers only the condition of such a request."""
 
 READ_AHEAD_BYTES = 2**20
 """How much is read ahead. Reading it takes about as long as a request, and it is far less than the 50 MiB of s3fs."""
-
-OPTION_ERRORS = (AttributeError, TypeError, ValueError)
-"""What clients raise for options that they do not know or cannot use."""
 
 
 class ObjectFolder(Folder):
@@ -37,7 +36,9 @@ class ObjectFolder(Folder):
     put_options: ClassVar[dict[str, Any]] = {}
     """Extra arguments for fsspec's `pipe_file`."""
 
-    _has_answered = False
+    def __init__(self, filesystem: AbstractFileSystem, root: str) -> None:
+        super().__init__(filesystem, root)
+        self._client = StorageClient(filesystem)
 
     @property
     def read_options(self) -> Mapping[str, Any]:
@@ -124,7 +125,13 @@ class ObjectFolder(Folder):
             try:
                 self.filesystem.rm([self.path(name) for name in names])
             except FileNotFoundError:
-                super().delete(names)
+                self._delete_what_is_there(names)
+
+    def _delete_what_is_there(self, names: Sequence[str]) -> None:
+        for name in names:
+            with suppress(FileNotFoundError), self._answers(name):
+                # Not `rm_file`, which adlfs does not have with every fsspec.
+                self.filesystem.rm([self.path(name)])
 
     def _is_taken(self, error: OSError) -> bool:
         return isinstance(error, FileExistsError)
@@ -135,29 +142,9 @@ class ObjectFolder(Folder):
 
     @contextmanager
     def _answers(self, name: str) -> Iterator[None]:
-        """Turn client errors into OSErrors, and what a client says of its options into an error that names them."""
-        try:
-            with super()._answers(name), client_errors(self.path(name)):
-                yield
-        except (KeyGroupsError, OSError) as error:
-            self._has_answered |= not isinstance(error, StorageUnavailable)
-            raise
-        except OPTION_ERRORS as error:
-            # Clients look at most options at the first request only.
-            if self._has_answered:
-                raise
-            raise refused_options(self.filesystem.storage_options, error) from without_secrets(error)
-        else:
-            self._has_answered = True
-
-
-def refused_options(options: Mapping[str, Any], error: Exception) -> ConfigError:
-    """Return the error that says that a client cannot work with its options; their values may be secrets."""
-    reason = (
-        "the client of the storage cannot work with them, or with what the environment sets "
-        f"({reason_of(error)}): check them"
-    )
-    return ConfigError("storage_options", sorted(options.keys() - {"use_listings_cache"}), reason)
+        """Turn what the client raises into the errors of folders."""
+        with super()._answers(name), self._client.answers(self.path(name)):
+            yield
 
 
 def _no_bucket(folder: Folder, error: FileNotFoundError) -> BucketMissing:
@@ -168,7 +155,7 @@ class _ObjectFile(ClientFile):
     """An open object that raises the errors of its folder."""
 
     def __init__(self, file: BinaryIO, folder: ObjectFolder, name: str) -> None:
-        super().__init__(file, folder.path(name))
+        super().__init__(file, folder._client, folder.path(name))
         self._folder = folder
         self._name = name
 

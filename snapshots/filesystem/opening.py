@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 from keygroups.arguments import check_location, check_settings
 from keygroups.errors import ConfigError
+from snapshots.filesystem.clients import OPTION_ERRORS, refused_options
 from snapshots.filesystem.errors import FilesystemNotInstalled, UnsupportedFilesystem
 from snapshots.filesystem.folder import Folder, check_uri, redacted
 from snapshots.filesystem.local import LocalFolder
 from snapshots.filesystem.memory import MemoryFolder
-from snapshots.filesystem.objects import OPTION_ERRORS, AzureFolder, GcsFolder, ObjectFolder, refused_options
+from snapshots.filesystem.objects import AzureFolder, GcsFolder, ObjectFolder
 from snapshots.filesystem.s3 import S3Folder
 
 

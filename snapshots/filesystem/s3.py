@@ -8,9 +8,9 @@ from http import HTTPStatus
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-from snapshots.filesystem.clients import status_of
+from snapshots.filesystem.clients import OPTION_ERRORS, refused_options, status_of
 from snapshots.filesystem.folder import redacted
-from snapshots.filesystem.objects import OPTION_ERRORS, SINGLE_PUT_BYTES_MAX, ObjectFolder, refused_options
+from snapshots.filesystem.objects import SINGLE_PUT_BYTES_MAX, ObjectFolder
 
 _AWS = ("amazonaws.com", "amazonaws.com.cn")
 

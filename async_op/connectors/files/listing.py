@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from snapshots.filesystem import ClientFile, client_errors, redacted
+from snapshots.filesystem import ClientFile, StorageClient, redacted
 
 _NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 """What is said of a path that was removed since it was listed, or of a link that leads nowhere or to itself."""
@@ -49,6 +49,7 @@ class Glob:
 
     def __init__(self, filesystem: Any, pattern: str) -> None:
         self.filesystem = filesystem
+        self._client = StorageClient(filesystem)
         self._pattern = pattern
         from fsspec.implementations.local import LocalFileSystem  # not loaded by programs that read no files
 
@@ -83,13 +84,14 @@ class Glob:
         """Open a file for reading."""
         if self._is_local:
             return self.filesystem.open(self.path(name), "rb")
-        with client_errors(name):
-            return ClientFile(self.filesystem.open(self.path(name), "rb"), name)
+        with self._client.answers(name):
+            file = self.filesystem.open(self.path(name), "rb")
+        return ClientFile(file, self._client, name)
 
     def _remote(self) -> dict[str, Stamp]:
         self.filesystem.invalidate_cache()
         try:
-            with client_errors(redacted(self.filesystem.unstrip_protocol(self._pattern))):
+            with self._client.answers(redacted(self.filesystem.unstrip_protocol(self._pattern))):
                 listed = self.filesystem.glob(self._pattern, detail=True)
         except FileNotFoundError:  # gcsfs says this of a bucket that is missing, others say that it is empty
             return {}

@@ -143,6 +143,9 @@ class FileSource(Source[Any]):
         # A subclass may read something else, and a type that a program registers with Arrow may give any value.
         self.is_decoded: bool = type(self).read is FileSource.read and format != "parquet"
         self._pattern = check_location("glob", glob, reason="name files by one pattern, as in '/data/*.csv'")
+        if any("**" in part and part != "**" for part in self._pattern.split("/")):
+            reason = "** stands for folders, alone between slashes: use * in the name of a file"
+            raise ConfigError("glob", redacted(self._pattern), reason)
         self._format = format
         reason = "name the column, or leave it out"
         check_instance("timestamp", timestamp, (str, type(None)), reason=reason)

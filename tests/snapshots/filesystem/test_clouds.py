@@ -16,7 +16,8 @@ from requests.exceptions import ProxyError
 from s3fs.errors import translate_boto_error
 
 from snapshots import BucketMissing, SnapshotStore, StorageRefused, StorageUnavailable, UnsafeFilesystem
-from snapshots.filesystem import AzureFolder, Folder, GcsFolder, client_errors, clients, objects, open_folder, retry
+from snapshots.filesystem import AzureFolder, Folder, GcsFolder, clients, objects, open_folder, retry
+from snapshots.filesystem.clients import client_errors
 from snapshots.testing.contract import FolderContract
 from tests.s3_server import S3Server
 from tests.snapshot_kit import content_of, parts

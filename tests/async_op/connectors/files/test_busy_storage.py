@@ -10,13 +10,15 @@ from typing import Any, NoReturn
 
 import fsspec.asyn
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from async_op import ExponentialBackoffRetry, Job, Step
 from async_op.connectors import FileRefused, FileSink, FileSource, SinkUnavailable
 from async_op.connectors.errors import ConnectorUnavailable
 from async_op.connectors.files.compression import content_of
 from async_op.connectors.retrying import is_transient
-from snapshots.filesystem import ClientFile
+from keygroups import ConfigError
+from snapshots.filesystem import ClientFile, StorageClient
 from tests.s3_server import S3Server, s3_server
 from tests.snapshots.filesystem.azure_server import AzureServer, azure_server
 from tests.snapshots.filesystem.gcs_server import GcsServer, gcs_server
@@ -101,6 +103,18 @@ async def test_a_store_that_cannot_be_reached_is_asked_again(s3: S3Server) -> No
     assert is_transient(failed.value)
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"colour": 1}, {"client_kwargs": {"colour": 1}}, {"endpoint_url": "nonsense"}, {"key": 5}], ids=str
+)
+async def test_wrong_options_of_a_source_are_named(s3: S3Server, wrong: dict[str, object]) -> None:
+    source = FileSource(f"{s3.new_root()}/in/*.csv", "csv", storage_options=options(s3) | wrong)
+
+    with pytest.raises(ConfigError, match="storage_options") as refused:
+        await source.partitions()
+    await source.close()
+    assert all(name in str(refused.value) for name in wrong)
+
+
 SERVERS = {"s3": s3_server, "gcs": gcs_server, "azure": azure_server}
 
 
@@ -145,4 +159,4 @@ def test_a_refusal_in_the_middle_of_a_compressed_file_is_no_damage() -> None:
 
     file = Refused(gzip.compress(b"name\nada\n"))
     with pytest.raises(PermissionError):
-        content_of(ClientFile(file, "gs://bucket/in/x.csv.gz"), "x.csv.gz").read(10)
+        content_of(ClientFile(file, StorageClient(MemoryFileSystem()), "x.csv.gz"), "x.csv.gz").read(10)

@@ -562,7 +562,7 @@ async def test_files_that_go_later_are_not_warned_of(tmp_path: Path, caplog: pyt
     assert records_in(caplog) == []
 
 
-@pytest.mark.parametrize("glob", [["a.csv"], None, 5, ""])
+@pytest.mark.parametrize("glob", [["a.csv"], None, 5, "", "in/**.csv", "memory://in/a**"])
 def test_a_pattern_is_text_or_a_path(glob: object) -> None:
     with pytest.raises(ConfigError, match="glob="):
         FileSource(glob, "csv")
