@@ -67,7 +67,7 @@ docs: $(venv)/.dev
 # Wheel and sdist on every supported Python (those on the PATH, or pyenv's), with each Spark, and with the oldest packages
 # allowed.
 packaging: $(venv)/.dev $(venv)/.audit java
-	@$(python) -m pytest tests/packaging --matrix all --timeout 900
+	@$(python) -m pytest tests/packaging --matrix all --timeout 1800
 
 # Known vulnerabilities of the installed packages. A package that the service is unaware of is an error, too.
 audit: $(venv)/.audit
