@@ -133,7 +133,7 @@ class PathObstructed(KeyGroupsError, OSError):
 
 
 class StorageUnavailable(KeyGroupsError, OSError):
-    """The storage did not answer, after all attempts of its client."""
+    """The storage did not answer, or was too busy, after all attempts of its client."""
 
     path: str
     """The requested path."""
