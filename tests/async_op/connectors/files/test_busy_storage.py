@@ -12,7 +12,7 @@ import fsspec.asyn
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from async_op import ExponentialBackoffRetry, Job, Step
+from async_op import ExponentialBackoffRetry, Job, RestartPolicy, Step
 from async_op.connectors import FileRefused, FileSink, FileSource, SinkUnavailable
 from async_op.connectors.errors import ConnectorUnavailable
 from async_op.connectors.files.compression import content_of
@@ -91,6 +91,36 @@ async def test_a_store_that_stays_busy_ends_the_job_with_the_name_of_the_connect
 
     with pytest.raises(error, match=names):
         await job(s3, root, tmp_path, busy_for=50, in_call=in_call, attempts=3).run()
+
+
+async def test_a_store_of_snapshots_that_is_busy_is_survived_by_restarts(s3: S3Server) -> None:
+    """Its client gives up, which ends a run; with `restart` the next run continues from the newest snapshot."""
+    delivered: dict[int, list[int]] = {}
+    called: list[int] = []
+
+    async def number(value: int) -> int:
+        called.append(value)
+        if value == 50 and called.count(value) == 1:
+            s3.busy = 10
+        return value
+
+    async def keep(values: list[int], epoch: int) -> None:
+        delivered[epoch] = values
+
+    job = Job(
+        range(51),
+        Step(number, name="number", capacity=1),
+        keep,
+        snapshots=f"{s3.new_root()}/snapshots",
+        job_id="busy",
+        storage_options=options(s3),
+        restart=RestartPolicy(max_restarts=10, initial_delay=0.0, max_delay=0.0),
+    )
+    await job.run()
+
+    assert s3.busy == 0
+    assert [value for epoch in sorted(delivered) for value in delivered[epoch]] == [*range(51)]
+    assert called.count(50) > 1
 
 
 async def test_a_store_that_cannot_be_reached_is_asked_again(s3: S3Server) -> None:
