@@ -53,7 +53,7 @@ class S3Server:
         return {"key": KEY, "secret": SECRET, "endpoint_url": self.url, "client_kwargs": {"region_name": "us-east-1"}}
 
     def new_root(self) -> str:
-        """Return the URI of a folder that nobody else uses, in a bucket of its own."""
+        """Return the URI of a new folder in a new bucket."""
         bucket = f"bucket-{uuid.uuid4().hex}"
         fsspec.filesystem("s3", **self.options).call_s3("create_bucket", Bucket=bucket)
         self.reset()

@@ -186,7 +186,7 @@ class _Clients:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one request, and close the connection."""
         if len(self._tasks) >= _CLIENTS_MAX:
-            # Without an answer: sent before the request is read, it may get lost, and to read takes time again.
+            # No answer: one that is sent before the request is read may get lost.
             writer.transport.abort()
             return
         task = asyncio.current_task()

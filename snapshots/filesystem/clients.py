@@ -1,4 +1,4 @@
-"""What the clients of object stores raise, as `OSError`s: whoever reads or writes a file needs to know only those.
+"""Turns the errors of object store clients into `OSError`s, the only ones that callers need to know.
 
 Each client raises something else for the same answer of its service. For a refusal s3fs raises a PermissionError (but
 an OSError for status 401), gcsfs an OSError without a number, and adlfs an error of Azure's own, which is no OSError.

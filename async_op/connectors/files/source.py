@@ -74,7 +74,8 @@ class FileSource(Source[Any]):
     Parameters
     ----------
     glob : str or path
-        A path or an fsspec URI with the wildcards ``*``, ``**``, ``?`` and ``[…]``.
+        A path or an fsspec URI with the wildcards ``*``, ``?`` and ``[…]``, and ``**`` between slashes for folders at
+        any depth.
     format : {"json", "csv", "parquet", "lines"}
         JSON with one value in each line; CSV with a header, whose records are dicts of text, read as Python's csv
         module reads them; Parquet; or lines, each of them a str without its end. Text is UTF-8. Names that end in
@@ -112,7 +113,7 @@ class FileSource(Source[Any]):
     `FileShrank` if a file ends before the position that was read, and `FileVanished` if one is removed before it was
     read to its end. A file that is removed later ends its partition; if it comes back, the rest is read. If no file
     matches at the start, the log has a warning; `FileMissing` is raised if a bounded source names one file without
-    wildcards.
+    wildcards, and `FileRefused` if the storage does not let this process list or read the files.
 
     Examples
     --------

@@ -55,7 +55,7 @@ class AzureServer:
         return {"connection_string": f"DefaultEndpointsProtocol=http;{account};"}
 
     def new_root(self) -> str:
-        """Return the URI of a folder that nobody else uses."""
+        """Return the URI of a new folder."""
         self.ignores_condition, self.refuses = False, None
         return f"abfs://container-{uuid.uuid4().hex}/operators"
 

@@ -50,7 +50,7 @@ class GcsServer:
         return {"token": "anon", "endpoint_url": self.url}
 
     def new_root(self) -> str:
-        """Return the URI of a folder that nobody else uses."""
+        """Return the URI of a new folder."""
         self.ignores_condition, self.refuses = False, None
         return f"gs://bucket-{uuid.uuid4().hex}/operators"
 

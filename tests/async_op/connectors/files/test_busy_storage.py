@@ -124,8 +124,8 @@ async def test_a_store_of_snapshots_that_is_busy_is_survived_by_restarts(s3: S3S
 
 
 async def test_a_store_that_cannot_be_reached_is_asked_again(s3: S3Server) -> None:
-    nobody = options(s3) | {"endpoint_url": "http://127.0.0.1:9"}
-    source = FileSource("s3://bucket/in/*.csv", "csv", storage_options=nobody)
+    unreachable = options(s3) | {"endpoint_url": "http://127.0.0.1:9"}
+    source = FileSource("s3://bucket/in/*.csv", "csv", storage_options=unreachable)
 
     with pytest.raises(OSError, match="127.0.0.1:9") as failed:
         await source.partitions()
@@ -176,6 +176,18 @@ async def test_what_a_source_may_not_list_or_read_is_named(
     with pytest.raises(FileRefused) as refused:
         await source.partitions()
     assert refused.value.path == f"{root}/in/*.csv"
+    await source.close()
+    cloud.refuses = None
+
+
+async def test_a_bucket_that_is_missing_has_no_files_and_the_log_says_so(
+    cloud: S3Server | GcsServer | AzureServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = FileSource(f"{cloud.new_root()}/in/*.csv", "csv", storage_options=cloud.options)
+    cloud.refuses = (404, "ContainerNotFound" if isinstance(cloud, AzureServer) else "NoSuchBucket")
+
+    assert await source.partitions() == []
+    assert "no file matches" in caplog.text
     await source.close()
     cloud.refuses = None
 
