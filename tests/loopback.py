@@ -18,6 +18,39 @@ class Application(Protocol):
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]: ...
 
 
+class ObjectStore:
+    """A server of an object store, which answers wrongly if told to.
+
+    Attributes
+    ----------
+    ignores_condition : bool
+        Conditional writes always succeed, as with stores that do not know them.
+    refuses : (int, str) or None
+        Status and code with which each request is answered.
+    """
+
+    url: str
+
+    def __init__(self) -> None:
+        self.ignores_condition = False
+        self.refuses: tuple[int, str] | None = None
+        # A service decides between two conditional writes; threads would check first and write afterwards.
+        self.lock = threading.Lock()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The storage options with which clients find the server."""
+        raise NotImplementedError
+
+    def new_root(self) -> str:
+        """Return the URI of a new folder, in a bucket of its own."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Answer rightly again."""
+        self.ignores_condition, self.refuses = False, None
+
+
 A = TypeVar("A", bound=Application)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -13,59 +12,48 @@ from typing import Any
 import fsspec
 from moto.server import DomainDispatcherApplication, create_backend_app
 
-from tests.loopback import serving
+from tests.loopback import ObjectStore, serving
 
 KEY, SECRET = "AKIAEXAMPLE", "kept/to+ourselves"
 
 Start = Callable[..., Any]
 
 
-class S3Server:
+class S3Server(ObjectStore):
     """The server; `requests` counts what came, by method and kind.
 
     Attributes
     ----------
-    ignores_condition : bool
-        Conditional writes always succeed, as with stores that do not know them.
     answers : list of (int, str, bool)
         Status, code and whether the request takes place all the same, for the next conditional writes.
     busy : int
         So many of the next requests are answered with 503, "SlowDown".
-    refuses : (int, str) or None
-        Status and code with which each request is answered.
     """
 
-    url: str
-
     def __init__(self) -> None:
+        super().__init__()
         self.app = DomainDispatcherApplication(create_backend_app)
-        # S3 decides between two conditional writes; moto's threads would check first and write afterwards.
-        self.lock = threading.Lock()
         self.requests: Counter[str] = Counter()
         self.keys_put: list[str] = []
-        self.ignores_condition = False
         self.answers: list[tuple[int, str, bool]] = []
         self.busy = 0
-        self.refuses: tuple[int, str] | None = None
 
     @property
     def options(self) -> dict[str, Any]:
         return {"key": KEY, "secret": SECRET, "endpoint_url": self.url, "client_kwargs": {"region_name": "us-east-1"}}
 
     def new_root(self) -> str:
-        """Return the URI of a new folder in a new bucket."""
         bucket = f"bucket-{uuid.uuid4().hex}"
         fsspec.filesystem("s3", **self.options).call_s3("create_bucket", Bucket=bucket)
         self.reset()
         return f"s3://{bucket}/operators"
 
     def reset(self) -> None:
+        super().reset()
         self.requests.clear()
         self.keys_put.clear()
-        self.ignores_condition = False
         self.answers.clear()
         self.busy = 0
-        self.refuses = None
 
     def __call__(self, environ: dict[str, Any], start_response: Start) -> Iterable[bytes]:
         is_conditional = "HTTP_IF_NONE_MATCH" in environ

@@ -7,7 +7,6 @@ say what is meant, not that the service does.
 from __future__ import annotations
 
 import re
-import threading
 import uuid
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 from xml.sax.saxutils import escape
 
-from tests.loopback import serving
+from tests.loopback import ObjectStore, serving
 
 ACCOUNT, KEY = "account", "a2VwdC90bytvdXJzZWx2ZXM="
 
@@ -28,25 +27,13 @@ class Answer(NamedTuple):
     headers: tuple[tuple[str, str], ...] = ()
 
 
-class AzureServer:
-    """The server.
-
-    Attributes
-    ----------
-    ignores_condition : bool
-        Conditional writes always succeed, as with stores that do not know them.
-    refuses : (int, str) or None
-        Status and code with which each request is answered.
-    """
-
-    url: str
+class AzureServer(ObjectStore):
+    """The server."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.blobs: dict[str, tuple[bytes, float]] = {}
         self.blocks: dict[str, dict[str, bytes]] = {}
-        self.ignores_condition = False
-        self.refuses: tuple[int, str] | None = None
-        self.lock = threading.Lock()
         self.clock = 0
 
     @property
@@ -55,8 +42,7 @@ class AzureServer:
         return {"connection_string": f"DefaultEndpointsProtocol=http;{account};"}
 
     def new_root(self) -> str:
-        """Return the URI of a new folder."""
-        self.ignores_condition, self.refuses = False, None
+        self.reset()
         return f"abfs://container-{uuid.uuid4().hex}/operators"
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:

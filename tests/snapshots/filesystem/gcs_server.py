@@ -11,7 +11,6 @@ import datetime as dt
 import hashlib
 import json
 import re
-import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -20,38 +19,25 @@ from typing import Any
 from unittest import mock
 from urllib.parse import parse_qs, unquote
 
-from tests.loopback import serving
+from tests.loopback import ObjectStore, serving
 
 Answer = tuple[int, bytes]
 
 
-class GcsServer:
-    """The server.
-
-    Attributes
-    ----------
-    ignores_condition : bool
-        Conditional writes always succeed, as with stores that do not know them.
-    refuses : (int, str) or None
-        Status and message with which each request is answered.
-    """
-
-    url: str
+class GcsServer(ObjectStore):
+    """The server."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.objects: dict[tuple[str, str], tuple[bytes, str]] = {}
         self.requests: Counter[str] = Counter()
-        self.ignores_condition = False
-        self.refuses: tuple[int, str] | None = None
-        self.lock = threading.Lock()
 
     @property
     def options(self) -> dict[str, Any]:
         return {"token": "anon", "endpoint_url": self.url}
 
     def new_root(self) -> str:
-        """Return the URI of a new folder."""
-        self.ignores_condition, self.refuses = False, None
+        self.reset()
         return f"gs://bucket-{uuid.uuid4().hex}/operators"
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
-from typing import Any
 
 import pytest
 from aiohttp import ServerDisconnectedError
@@ -19,6 +18,7 @@ from snapshots import BucketMissing, SnapshotStore, StorageRefused, StorageUnava
 from snapshots.filesystem import AzureFolder, Folder, GcsFolder, clients, objects, open_folder, retry
 from snapshots.filesystem.clients import client_errors
 from snapshots.testing.contract import FolderContract
+from tests.loopback import ObjectStore
 from tests.s3_server import S3Server
 from tests.snapshot_kit import content_of, parts
 from tests.snapshots.filesystem.azure_server import KEY, AzureServer, azure_server
@@ -26,8 +26,6 @@ from tests.snapshots.filesystem.gcs_server import GcsServer, gcs_server
 
 # gcsfs hands the whole body to aiohttp, which would rather have a file.
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
-
-Cloud = S3Server | GcsServer | AzureServer
 
 
 @pytest.fixture(scope="module")
@@ -71,11 +69,12 @@ class TestAzureFolder(FolderContract):
 
 
 @pytest.fixture(params=["gcs", "azure"])
-def stand_in(request: pytest.FixtureRequest, gcs: GcsServer, azure: AzureServer) -> Any:
-    return {"gcs": gcs, "azure": azure}[request.param]
+def stand_in(request: pytest.FixtureRequest, gcs: GcsServer, azure: AzureServer) -> ObjectStore:
+    servers: dict[str, ObjectStore] = {"gcs": gcs, "azure": azure}
+    return servers[request.param]
 
 
-def test_a_store_is_written_read_and_cleaned_up(stand_in: GcsServer | AzureServer) -> None:
+def test_a_store_is_written_read_and_cleaned_up(stand_in: ObjectStore) -> None:
     store = SnapshotStore(stand_in.new_root(), "enrich", storage_options=stand_in.options)
     owner = store.claim(parallelism=2, max_parallelism=16)
     for number in range(3):
@@ -88,7 +87,7 @@ def test_a_store_is_written_read_and_cleaned_up(stand_in: GcsServer | AzureServe
 
 
 def test_an_endpoint_that_ignores_the_condition_is_refused(
-    stand_in: GcsServer | AzureServer, monkeypatch: pytest.MonkeyPatch
+    stand_in: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(objects, "_tried", {})
     store = SnapshotStore(stand_in.new_root(), "enrich", storage_options=stand_in.options)
@@ -101,19 +100,20 @@ def test_an_endpoint_that_ignores_the_condition_is_refused(
 
 class TestRefusals:
     @pytest.fixture(params=["s3", "gcs", "azure"])
-    def cloud(self, request: pytest.FixtureRequest, s3: S3Server, gcs: GcsServer, azure: AzureServer) -> Any:
-        return {"s3": s3, "gcs": gcs, "azure": azure}[request.param]
+    def cloud(self, request: pytest.FixtureRequest, s3: S3Server, gcs: GcsServer, azure: AzureServer) -> ObjectStore:
+        servers: dict[str, ObjectStore] = {"s3": s3, "gcs": gcs, "azure": azure}
+        return servers[request.param]
 
     @pytest.fixture
-    def folder(self, cloud: Cloud) -> Iterator[Folder]:
+    def folder(self, cloud: ObjectStore) -> Iterator[Folder]:
         folder = open_folder(f"{cloud.new_root()}/enrich", cloud.options)
         folder.create("tried", b"1")
         yield folder
-        cloud.refuses = None
+        cloud.reset()
 
     @pytest.mark.parametrize(("status", "code"), [(401, "Unauthorized"), (403, "AccessDenied")])
     def test_what_may_not_be_done_is_refused_and_not_tried_again(
-        self, folder: Folder, cloud: Cloud, status: int, code: str
+        self, folder: Folder, cloud: ObjectStore, status: int, code: str
     ) -> None:
         cloud.refuses = (status, code)
 
@@ -125,7 +125,7 @@ class TestRefusals:
             assert KEY not in str(refused.value)
 
     def test_a_container_that_is_missing_is_named_by_writes_and_is_empty_for_reads(
-        self, folder: Folder, cloud: Cloud
+        self, folder: Folder, cloud: ObjectStore
     ) -> None:
         cloud.refuses = (404, "ContainerNotFound" if isinstance(cloud, AzureServer) else "NoSuchBucket")
 
@@ -137,7 +137,7 @@ class TestRefusals:
                 read()
         assert (folder.names(""), folder.files(), folder.exists("tried")) == ([], [], False)
 
-    def test_a_delete_that_fails_may_succeed_later(self, folder: Folder, cloud: Cloud) -> None:
+    def test_a_delete_that_fails_may_succeed_later(self, folder: Folder, cloud: ObjectStore) -> None:
         cloud.refuses = (409, "OperationAborted")
 
         with pytest.raises(OSError) as failed:  # noqa: PT011  # of S3, it is an OSError with a number

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gzip
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,9 +20,10 @@ from async_op.connectors.files.compression import content_of
 from async_op.connectors.retrying import is_transient
 from keygroups import ConfigError
 from snapshots.filesystem import ClientFile, StorageClient
+from tests.loopback import ObjectStore
 from tests.s3_server import S3Server, s3_server
 from tests.snapshots.filesystem.azure_server import AzureServer, azure_server
-from tests.snapshots.filesystem.gcs_server import GcsServer, gcs_server
+from tests.snapshots.filesystem.gcs_server import gcs_server
 
 
 @pytest.fixture(scope="module")
@@ -145,11 +147,15 @@ async def test_wrong_options_of_a_source_are_named(s3: S3Server, wrong: dict[str
     assert all(name in str(refused.value) for name in wrong)
 
 
-SERVERS = {"s3": s3_server, "gcs": gcs_server, "azure": azure_server}
+SERVERS: dict[str, Callable[[], AbstractContextManager[ObjectStore]]] = {
+    "s3": s3_server,
+    "gcs": gcs_server,
+    "azure": azure_server,
+}
 
 
 @pytest.fixture(scope="module", params=SERVERS)
-def cloud(request: pytest.FixtureRequest) -> Iterator[S3Server | GcsServer | AzureServer]:
+def cloud(request: pytest.FixtureRequest) -> Iterator[ObjectStore]:
     with SERVERS[request.param]() as server:
         root = server.new_root()
         files = fsspec.filesystem(root.partition(":")[0], **server.options)
@@ -159,9 +165,7 @@ def cloud(request: pytest.FixtureRequest) -> Iterator[S3Server | GcsServer | Azu
 
 
 @pytest.mark.parametrize("status", [401, 403])
-async def test_what_a_source_may_not_list_or_read_is_named(
-    cloud: S3Server | GcsServer | AzureServer, status: int
-) -> None:
+async def test_what_a_source_may_not_list_or_read_is_named(cloud: ObjectStore, status: int) -> None:
     root = cloud.new_root()
     fsspec.filesystem(root.partition(":")[0], **cloud.options).pipe_file(f"{root}/in/x.csv", b"name\nada\n")
     source = FileSource(f"{root}/in/*.csv", "csv", storage_options=cloud.options)
@@ -177,11 +181,11 @@ async def test_what_a_source_may_not_list_or_read_is_named(
         await source.partitions()
     assert refused.value.path == f"{root}/in/*.csv"
     await source.close()
-    cloud.refuses = None
+    cloud.reset()
 
 
 async def test_a_bucket_that_is_missing_has_no_files_and_the_log_says_so(
-    cloud: S3Server | GcsServer | AzureServer, caplog: pytest.LogCaptureFixture
+    cloud: ObjectStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = FileSource(f"{cloud.new_root()}/in/*.csv", "csv", storage_options=cloud.options)
     cloud.refuses = (404, "ContainerNotFound" if isinstance(cloud, AzureServer) else "NoSuchBucket")
@@ -189,7 +193,7 @@ async def test_a_bucket_that_is_missing_has_no_files_and_the_log_says_so(
     assert await source.partitions() == []
     assert "no file matches" in caplog.text
     await source.close()
-    cloud.refuses = None
+    cloud.reset()
 
 
 def test_a_refusal_in_the_middle_of_a_compressed_file_is_no_damage() -> None:
