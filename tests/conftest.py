@@ -16,6 +16,7 @@ from keygroups import codec
 from keygroups.errors import SHOW_VALUES
 from tests import jvm
 from tests.backends import BACKENDS, chosen, end_stores, watch_stores
+from tests.snapshot_kit import forget_stores
 
 # The limit of pytest-timeout stands for all of an example's runs together; a deadline per example would only measure
 # how busy the machine is.
@@ -142,6 +143,13 @@ def no_store_left_open(watched_stores: None) -> Iterator[None]:
     """Fail a test that leaves a store to the garbage collector, which would remove its files within a later test."""
     yield
     assert end_stores() == 0
+
+
+@pytest.fixture(autouse=True)
+def no_files_left_in_memory() -> Iterator[None]:
+    """Forget the stores in memory, or each test would be slower than the one before it."""
+    yield
+    forget_stores()
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+from fsspec.implementations.memory import MemoryFileSystem
 
 from keygroups import ValueState, key_group_of, range_of, subtask_of
 from keygroups.state import KeyedStateBackend, LazyGroup, identity_of, original_of
@@ -26,6 +27,12 @@ Content: TypeAlias = dict[str, dict[Any, object]]
 def new_store(uri: str | None = None) -> SnapshotStore:
     """Return an empty store; in memory, unless told otherwise."""
     return SnapshotStore(uri or f"memory://{uuid.uuid4().hex}", "enrich")
+
+
+def forget_stores() -> None:
+    """Remove the stores in memory: fsspec keeps all of their files in one dict, and each listing goes through it."""
+    MemoryFileSystem.store.clear()
+    MemoryFileSystem.pseudo_dirs[:] = [""]
 
 
 def words(count: int) -> list[str]:

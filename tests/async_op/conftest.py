@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from blockbuster import blockbuster_ctx
-from fsspec.implementations.memory import MemoryFileSystem
 
 from tests.async_op.kit import LOOPS_THREADS
 
@@ -93,7 +92,6 @@ async def nothing_left_behind(request: pytest.FixtureRequest) -> AsyncIterator[N
         thread.join(60)  # what it has handed over may be here before it has ended
     left_threads = [thread for thread in left_threads if thread.is_alive()]
     gc.collect()
-    MemoryFileSystem.store.clear()
     assert not left_tasks
     assert not left_threads
     assert not errors

@@ -11,8 +11,6 @@ import uuid
 from collections import Counter
 from typing import Any
 
-from fsspec.implementations.memory import MemoryFileSystem
-
 from async_op import Watermark
 from async_op.testing import VirtualLoop
 from snapshots import SnapshotStore
@@ -28,6 +26,7 @@ from tests.simulation.fed import (
     tables_of,
 )
 from tests.simulation.histories import check_tables, numbers_of, replay
+from tests.snapshot_kit import forget_stores
 
 
 class Run(FedRun):
@@ -122,5 +121,5 @@ def simulate(seed: int) -> Run:
         assert not errors, errors
     finally:
         abandon(run.loop)
-        MemoryFileSystem.store.clear()
+        forget_stores()
     return run

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from itertools import groupby
 
-from fsspec.implementations.memory import MemoryFileSystem
-
 from async_op import AsyncTimeoutError, ElementFailed, Watermark
 from async_op.testing import VirtualLoop
 from keygroups import subtask_of
@@ -21,6 +19,7 @@ from tests.simulation.ledger import Committed, Ledger
 from tests.simulation.scenario import Item, Scenario
 from tests.simulation.subtask import SimulatedSubtask
 from tests.simulation.virtual_threads import ThreadedLoop, Threads
+from tests.snapshot_kit import forget_stores
 
 _RESTARTS_MAX = 200
 _LONGEST_CALL_SECONDS = 10.0
@@ -44,7 +43,7 @@ def simulate(scenario: Scenario) -> Ledger:
         raise next(iter(run.ledger.violations), error) from None
     finally:
         abandon(loop)
-        MemoryFileSystem.store.clear()
+        forget_stores()
     return run.ledger
 
 

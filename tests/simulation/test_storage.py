@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from functools import cache
 
 import pytest
-from fsspec.implementations.memory import MemoryFileSystem
 
 from snapshots import CommitOutcomeUnknown, SnapshotStore
 from snapshots.filesystem import open_folder, retry
@@ -18,7 +17,7 @@ from snapshots.testing import Crash, Fault, FaultyFolder
 from snapshots.versions import HINT
 from tests.quick import first_is_quick
 from tests.simulation.storage import Storage
-from tests.snapshot_kit import G, content_of, parts
+from tests.snapshot_kit import G, content_of, forget_stores, parts
 
 STEPS = 25
 
@@ -26,18 +25,6 @@ STEPS = 25
 @pytest.fixture(autouse=True)
 def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "pause", lambda seconds: None)
-
-
-def forget() -> None:
-    """Empty the memory filesystem, which all folders share and each listing looks through."""
-    MemoryFileSystem.store.clear()
-    MemoryFileSystem.pseudo_dirs[:] = [""]
-
-
-@pytest.fixture(autouse=True)
-def forgetful() -> Iterator[None]:
-    yield
-    forget()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -68,7 +55,7 @@ def test_the_random_runs_meet_everything() -> None:
         for _ in range(STEPS):
             storage.step()
         outcomes += storage.outcomes
-        forget()
+        forget_stores()
         if wanted <= set(outcomes):
             return
 
@@ -176,7 +163,7 @@ def test_after_a_fault_the_newest_snapshot_is_the_old_or_the_new_one(
         faulty.settle()
         check_newest(store)
         check_recovery(store)
-        forget()
+        forget_stores()
 
 
 def check_done(scenario: Scenario, store: SnapshotStore) -> None:

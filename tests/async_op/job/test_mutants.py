@@ -8,12 +8,10 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
-from collections.abc import Iterator
 from operator import attrgetter
 from pathlib import Path
 
 import pytest
-from fsspec.implementations.memory import MemoryFileSystem
 
 from tests.async_op.job.rules import MUTANTS, RULES, Case, Mutant
 from tests.async_op.job.simulation.run import simulate
@@ -21,13 +19,6 @@ from tests.async_op.job.simulation.run import simulate
 PAGE = Path(__file__).parents[3] / "docs" / "explanation" / "rules.md"
 _OTHER_SEEDS = 400
 BEGIN, END = "<!-- made by tests/async_op/job/test_mutants.py -->", "<!-- end -->"
-
-
-@pytest.fixture(autouse=True)
-def no_files_left() -> Iterator[None]:
-    MemoryFileSystem.store.clear()
-    yield
-    MemoryFileSystem.store.clear()
 
 
 def noticed(check: Case | int, patch: pytest.MonkeyPatch) -> bool:

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from fsspec.implementations.memory import MemoryFileSystem
 
 from async_op import AsyncFunction, BlockingFunction, InvocationContext, Step
 from tests.async_op.job.kit import Epochs, Gated, Log, new_job, running, same
 from tests.async_op.job.test_run import passed
 from tests.async_op.job.virtual_job_loop import in_virtual_time
 from tests.async_op.kit import eventually
-
-
-@pytest.fixture(autouse=True)
-def no_files_left() -> Iterator[None]:
-    yield
-    MemoryFileSystem.store.clear()
 
 
 def test_a_call_that_does_not_return_is_in_flight_and_grows_old() -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from fsspec.implementations.memory import MemoryFileSystem
 
 from async_op import ElementFailed, Job, RestartPolicy, Step
 from async_op.metrics.watch import Watches
@@ -18,12 +17,6 @@ from tests.async_op.job.kit import Counting, Epochs, Log, new_job, same
 from tests.async_op.job.virtual_job_loop import in_virtual_time
 
 POLICY = RestartPolicy(max_restarts=3, initial_delay=10.0, max_delay=25.0, reset_after=1000.0)
-
-
-@pytest.fixture(autouse=True)
-def no_files_left() -> Iterator[None]:
-    yield
-    MemoryFileSystem.store.clear()
 
 
 class Fragile(Log):

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from fsspec.implementations.memory import MemoryFileSystem
 
 from async_op import AsyncFunction, InvocationContext, Runtime, Step
 from async_op.job.positions import Positions
@@ -17,12 +15,6 @@ from snapshots import SnapshotStore
 from tests.async_op.job.kit import Counting, Epochs, Gated, Log, new_job, running, same
 from tests.async_op.job.test_run import passed
 from tests.async_op.job.virtual_job_loop import in_virtual_time
-
-
-@pytest.fixture(autouse=True)
-def no_files_left() -> Iterator[None]:
-    yield
-    MemoryFileSystem.store.clear()
 
 
 def test_a_snapshot_waits_for_no_call_and_no_sink() -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
-from fsspec.implementations.memory import MemoryFileSystem
 
 from async_op import AsyncBatchFunction, AsyncFunction, InvocationContext, Job, JobNotRunning, Step
 from async_op.connectors import FileSink, FileSource, Reached, UnwritableValue, conformance
@@ -50,12 +49,6 @@ class Sessions(AsyncFunction[Any, Any]):
 
 
 SESSIONS = Step(Sessions(), "sessions", key_by=lambda value: value[0])
-
-
-@pytest.fixture(autouse=True)
-def no_files_left() -> Iterator[None]:
-    yield
-    MemoryFileSystem.store.clear()
 
 
 @pytest.mark.parametrize("mode", ["unordered", "ordered", "key_ordered"])

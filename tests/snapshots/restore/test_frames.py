@@ -19,8 +19,8 @@ MIXED: dict[Any, Any] = {"a": {"n": 1}, "b": (1, "two"), "c": None, "d": dt.date
 
 
 @pytest.fixture(scope="module")
-def snapshot() -> Snapshot:
-    return new_store().bootstrap(
+def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
+    return new_store(str(tmp_path_factory.mktemp("state"))).bootstrap(
         {
             ValueState("count", pa.int64()): [("a", 2**60 + 1), ("b", None)],
             ValueState("mixed"): list(MIXED.items()),

@@ -40,7 +40,7 @@ class TestSplitting:
 class TestReading:
     def large(self, monkeypatch: pytest.MonkeyPatch) -> Snapshot:
         monkeypatch.setattr(files, "ROW_GROUP_ROWS_MIN", 1)
-        monkeypatch.setattr("snapshots.format.columns.PIECE_ROWS_MAX", 1)
+        monkeypatch.setattr("snapshots.format.columns.PIECE_ROWS_MAX", 50)
         content: dict[str, dict[Any, object]] = {"count": {f"{n:0100}": n for n in range(20_000)}, "profile": {}}
         return new_store().write(parts(content, parallelism=1))
 

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fsspec.implementations.memory import MemoryFileSystem
 
 from async_op.job.processes import child_handles, child_loop, distributed_chain, messages, remote_channels
 from tests.async_op.job.simulation.run import simulate
 from tests.quick import first_is_quick
+from tests.snapshot_kit import forget_stores
 
 Patch = pytest.MonkeyPatch
 
 _numbers = itertools.count()
-
-
-@pytest.fixture(autouse=True)
-def no_files_left() -> Iterator[None]:
-    MemoryFileSystem.store.clear()
-    yield
-    MemoryFileSystem.store.clear()
 
 
 def without_channel_state(patch: Patch) -> None:
@@ -194,5 +187,5 @@ def is_noticed(break_it: Callable[[Patch], None], seed: int) -> bool:
         except Exception:  # noqa: BLE001 - whatever it is, a test would have failed
             return True
         finally:
-            MemoryFileSystem.store.clear()
+            forget_stores()
     return False

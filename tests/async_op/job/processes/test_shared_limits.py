@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fsspec.implementations.memory import MemoryFileSystem
 
 from async_op import AdaptiveConcurrency, Budget, FixedDelayRetry, RateLimit, Resilience, RestartPolicy, Step
 from async_op.job.processes import distributed_chain
@@ -30,12 +29,6 @@ SECONDS = 10_000
 """A child that is stopped while it opens its functions is killed after half an hour."""
 
 Patch = pytest.MonkeyPatch
-
-
-@pytest.fixture(autouse=True)
-def no_files_left() -> Iterator[None]:
-    yield
-    MemoryFileSystem.store.clear()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

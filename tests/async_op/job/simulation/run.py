@@ -10,8 +10,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from unittest import mock
 
-from fsspec.implementations.memory import MemoryFileSystem
-
 from async_op import ElementFailed, FixedDelayRetry, Job, RestartPolicy, Step
 from async_op.connectors import InputReplaced, SinkUnavailable, UnwritableValue
 from async_op.connectors.files import access as files
@@ -33,6 +31,7 @@ from tests.async_op.job.simulation.sources import OnTheLoop, read_so_far, source
 from tests.async_op.job.simulation.world import Fault, World
 from tests.simulation.abandon import abandon
 from tests.simulation.payments import Payments
+from tests.snapshot_kit import forget_stores
 
 RUN_SECONDS = 2000
 """Far above the longest run, in virtual time."""
@@ -53,7 +52,7 @@ def simulate(seed: int, processes: int = 1) -> list[World]:
                 _simulate(world)
         payments.check(identity for world in worlds for identity in world.scenario.payments())
     finally:
-        MemoryFileSystem.store.clear()
+        forget_stores()
     return worlds
 
 
