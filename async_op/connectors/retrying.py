@@ -34,9 +34,11 @@ def is_transient_of_library(error: BaseException) -> bool:
     The object stores of Delta and Iceberg raise a plain `OSError` for whatever the network does. Readers cannot use
     this rule: Arrow raises the same class for a damaged file.
     """
+    from snapshots.filesystem import is_refusal  # as above
+
     final = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
     is_unnumbered = isinstance(error, OSError) and error.errno is None and not isinstance(error, final)
-    return is_unnumbered or is_transient(error)
+    return (is_unnumbered and not is_refusal(error)) or is_transient(error)
 
 
 # A broker or a storage that restarts is away for 20 to 60 seconds; the delays add up to 75. They have no jitter: a job

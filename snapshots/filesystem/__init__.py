@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from snapshots.filesystem.clients import ClientFile, StorageClient
+from snapshots.filesystem.clients import ClientFile, StorageClient, client_errors, is_refusal, reason_of
 from snapshots.filesystem.folder import FileInfo, Folder, check_uri, redacted
 from snapshots.filesystem.local import LocalFolder
 from snapshots.filesystem.memory import MemoryFolder
@@ -24,11 +24,14 @@ __all__ = [
     "StorageClient",
     "attempts",
     "check_uri",
+    "client_errors",
     "divided",
     "filesystem_of",
+    "is_refusal",
     "is_transient",
     "open_folder",
     "options_of",
+    "reason_of",
     "redacted",
     "uri_text",
 ]

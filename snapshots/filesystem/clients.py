@@ -2,11 +2,13 @@
 
 Each client raises something else for the same answer of its service. For a refusal s3fs raises a PermissionError (but
 an OSError for status 401), gcsfs an OSError without a number, and adlfs an error of Azure's own, which is no OSError.
+The clients inside deltalake and pyarrow raise an OSError without a number, with all that they know in its text.
 """
 
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -36,8 +38,34 @@ _PASSING = {
 }
 """What a service answers that is busy or restarts, or the proxy before it. Of half of them, s3fs makes EIO."""
 
-_REASON_MAX = 300
+_REASON_MAX = 600
 """How many characters of a client's message are kept: Azure's ends with the whole answer as XML."""
+
+_STATUS = re.compile(r"non-2xx status code\W+([1-5]\d\d) |\(HTTP status ([1-5]\d\d)\)")
+"""Where deltalake's client and Arrow's client of S3 name the status."""
+
+_ARROWS_NAMES = {
+    "ACCESS_DENIED": HTTPStatus.FORBIDDEN,
+    "INVALID_ACCESS_KEY_ID": HTTPStatus.FORBIDDEN,
+    "INVALID_CLIENT_TOKEN_ID": HTTPStatus.FORBIDDEN,
+    "MISSING_AUTHENTICATION_TOKEN": HTTPStatus.FORBIDDEN,
+    "SIGNATURE_DOES_NOT_MATCH": HTTPStatus.FORBIDDEN,
+    "UNRECOGNIZED_CLIENT": HTTPStatus.FORBIDDEN,
+    "NO_SUCH_BUCKET": HTTPStatus.NOT_FOUND,
+}
+"""What Arrow's client of S3 says in place of a status."""
+
+_ARROWS_NAME = re.compile(rf"AWS Error ({'|'.join(_ARROWS_NAMES)})\b")
+
+_NO_ANSWER = re.compile(r"\bGeneric (S3|GCS|MicrosoftAzure|HTTP) error|AWS Error NETWORK_CONNECTION")
+"""How these clients begin when they have had no answer, after some attempts of their own."""
+
+_WRONG_OPTIONS = re.compile(
+    r"Generic Config error|must be specified|Invalid Access Key|builder error|redirect without LOCATION"
+)
+"""What deltalake's client says of options with which it cannot even ask."""
+
+_COLOUR = re.compile(r"\x1b\[\d*m")
 
 _PACKAGES = {"aiohttp", "aiobotocore", "azure", "botocore", "gcsfs", "google", "requests", "urllib3"}
 """The packages whose errors are no OSErrors, or OSErrors without a number."""
@@ -112,7 +140,7 @@ def client_errors(path: str) -> Iterator[None]:
         meaning, number = _MEANINGS.get(status, (None, 0))
         if meaning is not None and getattr(error, "filename", None) is None:
             raise meaning(number, reason_of(error), path) from cause
-        if status in _PASSING or (_is_of_client(error) and getattr(error, "errno", None) is None):
+        if status in _PASSING or _is_of_client(error):
             raise StorageUnavailable(path, reason_of(error)) from cause
         raise
 
@@ -127,12 +155,31 @@ def status_of(error: BaseException) -> int | None:
             status = getattr(one, "status_code", None) or getattr(one, "code", None)
         if isinstance(status, int):
             return status
-    # Of a refusal, gcsfs keeps only this text.
-    is_refusal = type(error) is OSError and str(error).startswith("Forbidden: ")
-    return HTTPStatus.FORBIDDEN if is_refusal else None
+    return _status_in(_text_of(error)) if isinstance(error, Exception) else None
 
 
-def _is_of_client(error: BaseException) -> bool:
+def _status_in(text: str) -> int | None:
+    if text.startswith("Forbidden: "):  # all that gcsfs keeps of a refusal
+        return HTTPStatus.FORBIDDEN
+    if named := _ARROWS_NAME.search(text):
+        return _ARROWS_NAMES[named[1]]
+    found = _STATUS.search(text)
+    return int(found[1] or found[2]) if found else None
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Return whether a client says that the same request would fail again.
+
+    That is what a service does not accept, or options with which the client cannot ask.
+    """
+    return status_of(error) not in {None, *_PASSING} or _WRONG_OPTIONS.search(str(error)) is not None
+
+
+def _is_of_client(error: Exception) -> bool:
+    if getattr(error, "errno", None) is not None:
+        return False
+    if _NO_ANSWER.search(str(error)):
+        return not is_refusal(error)
     # adlfs raises a RuntimeError when a file cannot be removed.
     causes = (error, error.__cause__) if isinstance(error, RuntimeError) else (error,)
     return any(type(one).__module__.partition(".")[0] in _PACKAGES for one in causes)
@@ -145,9 +192,14 @@ def without_secrets(error: Exception) -> Exception | None:
 
 def reason_of(error: Exception) -> str:
     """Return what an error says, on one line and without secrets."""
-    text = " ".join(str(error).split())
+    text = _text_of(error)
     # Redacted before it is cut, or the end of a password would be missing by which it is known.
     return printable(redacted(text if isinstance(error, OSError) else f"{type(error).__name__}: {text}"), _REASON_MAX)
+
+
+def _text_of(error: Exception) -> str:
+    """Return the text of an error on one line; deltalake's has colours for a terminal."""
+    return " ".join(_COLOUR.sub("", str(error)).split())
 
 
 class ClientFile:

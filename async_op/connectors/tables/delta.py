@@ -43,9 +43,6 @@ _MISREAD = re.compile(r"[%\[\]\\^|\x00-\x1f\x7f]")
 _SMALL, _LARGE = 1e-200, 1e200
 """Where all digits of a float, which deltalake writes without an exponent, fit into the name of a folder."""
 
-_STORAGE_ERROR = re.compile(r"\bGeneric (S3|GCS|MicrosoftAzure|HTTP) error")
-"""How the storage library of deltalake names failed requests, after ten attempts of its own."""
-
 _VIOLATION = "Invalid data found"
 """How deltalake begins its text about rows that violate a constraint; errors of storage have the same class."""
 
@@ -101,14 +98,16 @@ class DeltaSink(TableSink):
         check_schema(schema)
         self._schema = schema
         self._storage_options = options_of(storage_options)
+        for option, value in self._storage_options.items():
+            if not isinstance(value, str):
+                reason = f"the option {option!r} is no text: deltalake has other options than fsspec, and all are text"
+                raise ConfigError("storage_options", sorted(self._storage_options), reason)
 
     _libraries = ("deltalake", "_internal")  # the second is the module of its errors
 
     def is_transient(self, error: Exception) -> bool:
         """Return whether the storage may be back soon, or other writers be fewer."""
-        if isinstance(error, SinkContended) or is_transient_of_library(error):
-            return True
-        return type(error).__module__ in self._libraries and _STORAGE_ERROR.search(str(error)) is not None
+        return isinstance(error, SinkContended) or is_transient_of_library(error)
 
     def _columns_of_table(self, schema: pa.Schema) -> list[str]:
         _check_installed()

@@ -38,7 +38,14 @@ _CHUNK_BYTES = 64 * 1024 * 1024
 """How much is in memory at a time; each chunk becomes a snapshot, and all of them one commit."""
 
 
-_PASSING = {"ServiceUnavailableError", "ServerError", "WaitingForLockException", "OperationalError"}
+_PASSING = {
+    "AuthorizationExpiredError",  # each attempt opens the catalog, which asks for another token
+    "OperationalError",
+    "ServerError",
+    "ServiceUnavailableError",
+    "TooManyRequestsError",
+    "WaitingForLockException",
+}
 """Errors of pyiceberg's catalogs, and of the database of an SQL catalog, that may be over soon."""
 
 
@@ -89,7 +96,7 @@ class IcebergSink(TableSink):
         self._schema = schema
 
     has_times = True
-    _libraries = ("pyiceberg", "pyarrow")
+    _libraries = ("pyiceberg", "pyarrow", "sqlalchemy")
 
     def is_transient(self, error: Exception) -> bool:
         """Return whether the catalog or the storage may be back soon, or other writers be fewer."""

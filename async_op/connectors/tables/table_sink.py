@@ -21,7 +21,7 @@ from keygroups.arguments import check_integer, check_location, check_text
 from keygroups.representation import representation
 from keygroups.safe_text import described
 from keygroups.values import Misfit, check_complete
-from snapshots.filesystem import redacted
+from snapshots.filesystem import client_errors, is_refusal, reason_of, redacted
 
 ATTEMPTS_MAX = 20
 """How often an epoch is written when other writers of the table are faster; each time, one of them gets on."""
@@ -176,13 +176,25 @@ class TableSink(ShippedSink):
 
     def _asked(self, ask: Callable[[], _T]) -> _T:
         """Return what a table answers; an error of the package that writes it gets the name of the table."""
+        table = redacted(self._table)
         try:
-            return ask()
+            with client_errors(table):
+                return ask()
         except Exception as error:
-            if self.is_transient(error) or type(error).__module__.partition(".")[0] not in self._libraries:
+            if self.is_transient(error) or (reason := self._refusal(error)) is None:
                 raise
-            # Without the cause: the other lines of its text quote rows.
-            raise SinkRefused(redacted(self._table), described(error).partition("\n")[0]) from None
+            raise SinkRefused(table, reason) from None
+
+    def _refusal(self, error: Exception) -> str | None:
+        """Return why the table or its storage refuses writes; None for an error of anything else."""
+        is_of_storage = isinstance(error, (PermissionError, FileNotFoundError)) or (
+            type(error) is OSError and error.errno is None and is_refusal(error)
+        )
+        if is_of_storage:
+            return reason_of(error)
+        # The other lines of its text quote rows.
+        is_of_library = type(error).__module__.partition(".")[0] in self._libraries
+        return described(error).partition("\n")[0] if is_of_library else None
 
     @abstractmethod
     def _append_unless_there(self, rows: SinkRows, epoch: int) -> int | None:

@@ -26,24 +26,6 @@ from tests.snapshots.filesystem.azure_server import AzureServer, azure_server
 from tests.snapshots.filesystem.gcs_server import gcs_server
 
 
-@pytest.fixture(scope="module")
-def running_s3() -> Iterator[S3Server]:
-    fsspec.asyn.get_loop()  # its thread stays, so it must not begin within a test
-    with s3_server() as server:
-        yield server
-
-
-@pytest.fixture
-def s3(running_s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    import s3fs.core
-
-    # The client's own attempts, with seconds between them, are not what is shown here.
-    monkeypatch.setattr(s3fs.core.S3FileSystem, "retries", 1)
-    running_s3.reset()
-    yield running_s3
-    fsspec.filesystem("s3").clear_instance_cache()
-
-
 def options(s3: S3Server) -> dict[str, Any]:
     """Return the options of a client that asks once."""
     return {**s3.options, "config_kwargs": {"retries": {"max_attempts": 0}}, "skip_instance_cache": True}
