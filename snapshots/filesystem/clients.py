@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from keygroups.context_managers import contextmanager
 from keygroups.errors import ConfigError, KeyGroupsError
-from keygroups.safe_text import printable
+from keygroups.safe_text import printable, text_of
 from snapshots.filesystem.errors import StorageUnavailable
 from snapshots.filesystem.folder import redacted
 
@@ -40,6 +40,8 @@ _PASSING = {
 
 _REASON_MAX = 600
 """How many characters of a client's message are kept: Azure's ends with the whole answer as XML."""
+
+_STATUSES = range(100, 600)
 
 _STATUS = re.compile(r"non-2xx status code\W+([1-5]\d\d) |\(HTTP status ([1-5]\d\d)\)")
 """Where deltalake's client and Arrow's client of S3 name the status."""
@@ -153,9 +155,9 @@ def status_of(error: BaseException) -> int | None:
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
         else:
             status = getattr(one, "status_code", None) or getattr(one, "code", None)
-        if isinstance(status, int):
+        if isinstance(status, int) and status in _STATUSES:  # the codes of other errors mean something else
             return status
-    return _status_in(_text_of(error)) if isinstance(error, Exception) else None
+    return _status_in(_text_of(error))
 
 
 def _status_in(text: str) -> int | None:
@@ -172,13 +174,13 @@ def is_refusal(error: BaseException) -> bool:
 
     That is what a service does not accept, or options with which the client cannot ask.
     """
-    return status_of(error) not in {None, *_PASSING} or _WRONG_OPTIONS.search(str(error)) is not None
+    return status_of(error) not in {None, *_PASSING} or _WRONG_OPTIONS.search(_text_of(error)) is not None
 
 
 def _is_of_client(error: Exception) -> bool:
     if getattr(error, "errno", None) is not None:
         return False
-    if _NO_ANSWER.search(str(error)):
+    if _NO_ANSWER.search(_text_of(error)):
         return not is_refusal(error)
     # adlfs raises a RuntimeError when a file cannot be removed.
     causes = (error, error.__cause__) if isinstance(error, RuntimeError) else (error,)
@@ -197,9 +199,9 @@ def reason_of(error: Exception) -> str:
     return printable(redacted(text if isinstance(error, OSError) else f"{type(error).__name__}: {text}"), _REASON_MAX)
 
 
-def _text_of(error: Exception) -> str:
+def _text_of(error: BaseException) -> str:
     """Return the text of an error on one line; deltalake's has colours for a terminal."""
-    return " ".join(_COLOUR.sub("", str(error)).split())
+    return " ".join(_COLOUR.sub("", text_of(error)).split())
 
 
 class ClientFile:
