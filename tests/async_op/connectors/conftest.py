@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import fsspec.asyn
 import pytest
 
-from tests.s3_server import S3Server, s3_server
+if TYPE_CHECKING:
+    from tests.s3_server import S3Server
 
 
 @pytest.fixture(scope="session")
 def running_s3() -> Iterator[S3Server]:
+    from tests.s3_server import s3_server  # not there with the oldest packages and no extras
+
     with s3_server() as server:
         yield server
 
