@@ -23,7 +23,9 @@ Kinds = Mapping[str, frozenset[type]]
 
 
 class StoredGroups(Mapping[int, KeyGroupContent]):
-    """The non-empty key groups of a state at a cut, found on first use. Any thread may call it.
+    """The non-empty key groups of a state at a cut. Any thread may call it.
+
+    All of them are found when they are first iterated over. A small delta asks for a few of thousands.
 
     Parameters
     ----------
@@ -63,7 +65,12 @@ class StoredGroups(Mapping[int, KeyGroupContent]):
         return groups | {key_group: group for key_group, group in self._unloaded.items() if group.in_memory() != {}}
 
     def __getitem__(self, key_group: int) -> KeyGroupContent:
-        return self._found[key_group]
+        unloaded = self._unloaded.get(key_group)
+        if unloaded is not None and unloaded.in_memory() != {}:
+            return unloaded
+        if _next_key_group(self._view, self._format, CONTENT, key_group) != key_group:
+            raise KeyError(key_group)
+        return StoredGroup(self._view, self._format, key_group, self._kinds)
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._found)
@@ -241,11 +248,16 @@ class ChangedRows(Collection[Any]):
 
 def _key_groups(view: View, format_: RowEncoding, kind: bytes, owned: KeyGroupRange) -> Iterator[int]:
     """Return the key groups that have rows, by seeking from one to the next."""
-    key_group = owned.start
-    while key_group <= owned.end:
-        row = view.first(format_.prefix(kind, key_group))
-        if row is None or not row.startswith(format_.prefix(kind, 0)[:-2]):
-            return
-        key_group = int.from_bytes(row[len(format_.prefix(kind, 0)) - 2 :][:2], "big")
+    start = owned.start
+    while start <= owned.end and (key_group := _next_key_group(view, format_, kind, start)) is not None:
         yield key_group
-        key_group += 1
+        start = key_group + 1
+
+
+def _next_key_group(view: View, format_: RowEncoding, kind: bytes, start: int) -> int | None:
+    """Return the first key group from `start` on that has rows; None if there is none."""
+    prefix = format_.prefix(kind, start)
+    row = view.first(prefix)
+    if row is None or not row.startswith(prefix[:-2]):
+        return None
+    return int.from_bytes(row[len(prefix) - 2 :][:2], "big")
