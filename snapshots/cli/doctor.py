@@ -6,13 +6,14 @@ import importlib.metadata
 import importlib.util
 import platform
 import sys
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import PurePath
 from typing import Any, Literal
 
 import typer
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from snapshots.cli.options import AsJson
 from snapshots.cli.output import CHECK_FAILED, Table, output_for
@@ -102,13 +103,8 @@ def _checks() -> Iterable[Check]:
         yield Check(_DISTRIBUTION, "warning", "imported from a folder, not installed", advice)
         return
     yield Check(_DISTRIBUTION, "ok", importlib.metadata.version(_DISTRIBUTION))
-    seen = {_DISTRIBUTION}  # an extra may ask for another one
-    for extra in ("", *_EXTRAS):
-        for requirement in requirements:
-            is_wanted = requirement.marker is None or requirement.marker.evaluate({"extra": extra})
-            if is_wanted and requirement.name not in seen:
-                seen.add(requirement.name)
-                yield _check_package(requirement, extra)
+    for name, package in _packages(requirements).items():
+        yield _check_package(name, package)
 
 
 def _check_java() -> Check:
@@ -119,27 +115,73 @@ def _check_java() -> Check:
     return Check("java", "ok", f"{java.version} from {java.source}, at {java.home}")
 
 
-def _check_package(requirement: Requirement, extra: str) -> Check:
+@dataclass(frozen=True, slots=True)
+class _Package:
+    """What is asked for of a package.
+
+    Attributes
+    ----------
+    specifier : SpecifierSet
+        The versions with which the library and the extras in use work.
+    extra : str
+        The first extra that asks for it; empty for the library itself.
+    is_used : bool
+        Whether the library itself asks for it, or an extra that is in use.
+    """
+
+    specifier: SpecifierSet
+    extra: str
+    is_used: bool
+
+
+def _packages(requirements: Sequence[Requirement]) -> dict[str, _Package]:
+    """Return what is asked for of each package; an extra is in use if all of its packages are installed."""
+    packages: dict[str, _Package] = {}
+    for extra in ("", *_EXTRAS):
+        # An extra may ask for another one.
+        wanted = [one for one in requirements if one.name != _DISTRIBUTION and _is_of(one, extra)]
+        is_used = not extra or all(_is_importable(_module_of(one.name)) for one in wanted)
+        for one in wanted:
+            known = packages.get(one.name)
+            if known is None or (is_used and not known.is_used):
+                packages[one.name] = _Package(one.specifier, extra, is_used)
+            elif is_used:
+                packages[one.name] = replace(known, specifier=known.specifier & one.specifier)
+    return packages
+
+
+def _is_of(requirement: Requirement, extra: str) -> bool:
+    marker = requirement.marker
+    if marker is None or marker.evaluate({"extra": ""}):
+        return not extra
+    return marker.evaluate({"extra": extra})
+
+
+def _check_package(name: str, package: _Package) -> Check:
     """Check one package without importing it: importing pyspark takes seconds, and a broken package would raise."""
-    name = requirement.name
+    specifier, extra = package.specifier, package.extra
     is_importable = _is_importable(_module_of(name))
     try:
         version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         if is_importable:
-            advice = f"it was not installed by pip (a cluster's own?): make sure that it is {requirement.specifier}"
+            advice = f"it was not installed by pip (a cluster's own?): make sure that it is {specifier}"
             return Check(name, "warning", "of an unknown version", advice)
         if extra:
-            advice = f"for {_EXTRAS[extra]}: pip install '{_DISTRIBUTION}[{extra}]'"
-            return Check(name, "warning", "not installed", advice)
-        return Check(name, "fault", "not installed", f"pip install '{name}{requirement.specifier}'")
+            return Check(name, "warning", "not installed", _advice(extra))
+        return Check(name, "fault", "not installed", f"pip install '{name}{specifier}'")
     if not is_importable:
         return Check(name, "fault", f"{version}, but it cannot be imported", f"pip install --force-reinstall {name}")
-    if not requirement.specifier.contains(version, prereleases=True):
-        return Check(
-            name, "fault", f"{version}, not {requirement.specifier}", f"pip install '{name}{requirement.specifier}'"
-        )
-    return Check(name, "ok", version)
+    if specifier.contains(version, prereleases=True):
+        return Check(name, "ok", version)
+    found = f"{version}, not {specifier}"
+    if package.is_used:
+        return Check(name, "fault", found, f"pip install '{name}{specifier}'")
+    return Check(name, "warning", found, _advice(extra))
+
+
+def _advice(extra: str) -> str:
+    return f"for {_EXTRAS[extra]}: pip install '{_DISTRIBUTION}[{extra}]'"
 
 
 def _module_of(name: str) -> str:

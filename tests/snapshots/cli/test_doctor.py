@@ -120,6 +120,44 @@ def test_doctor_compares_versions(
     assert answer.code == (1 if advice else 0)
 
 
+REQUIREMENTS = [
+    "pyarrow>=18",
+    "pyspark>=4.1; extra == 'spark'",
+    "pandas<3,>=2.2; extra == 'spark'",
+    "pyarrow>=21; extra == 'spark'",
+]
+
+
+@pytest.mark.usefixtures("healthy")
+@pytest.mark.parametrize(
+    ("pyarrow", "pandas", "spark", "checks"),
+    [
+        ("26", "3.1", None, {"pyarrow": "ok", "pandas": "warning"}),
+        ("26", "3.1", "4.1", {"pyarrow": "ok", "pandas": "fault"}),
+        ("18", "2.2", None, {"pyarrow": "ok", "pandas": "ok"}),
+        ("18", "2.2", "4.1", {"pyarrow": "fault", "pandas": "ok"}),
+    ],
+)
+def test_doctor_asks_for_the_versions_of_an_extra_where_all_its_packages_are(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, pyarrow: str, pandas: str, spark: str | None, checks: dict[str, str]
+) -> None:
+    versions = {"keygroups": "0.1.0", "pyarrow": pyarrow, "pandas": pandas} | ({"pyspark": spark} if spark else {})
+
+    def version(name: str) -> str:
+        if name not in versions:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return versions[name]
+
+    monkeypatch.setattr(importlib.metadata, "requires", lambda _: REQUIREMENTS)
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: object() if name in versions else None)
+
+    found = verdicts(cli("doctor", "--json"))
+
+    assert {name: found[name] for name in checks} == checks
+    assert found["pyspark"] == ("ok" if spark else "warning")
+
+
 @pytest.mark.usefixtures("healthy")
 @pytest.mark.parametrize(
     ("missing", "is_importable", "verdict", "advice"),
