@@ -269,7 +269,10 @@ class SinkUnavailable(KeyGroupsError, ConnectionError):
 
 
 class SinkRefused(KeyGroupsError, RuntimeError):
-    """The target of a sink refuses to be written at all, whatever the outputs are."""
+    """The target of a sink refuses to be written at all, whatever the outputs are.
+
+    Rights or a bucket may be missing, or the storage cannot be asked with the options that it was given.
+    """
 
     target: str
     """The target, such as the name of a table."""

@@ -187,10 +187,10 @@ class TableSink(ShippedSink):
 
     def _refusal(self, error: Exception) -> str | None:
         """Return why the table or its storage refuses writes; None for an error of anything else."""
-        is_of_storage = isinstance(error, (PermissionError, FileNotFoundError)) or (
-            type(error) is OSError and error.errno is None and is_refusal(error)
-        )
-        if is_of_storage:
+        if isinstance(error, (PermissionError, FileNotFoundError)):
+            # What `client_errors` raises names the table, which the message does, too.
+            return error.strerror if error.filename == redacted(self._table) else reason_of(error)
+        if type(error) is OSError and error.errno is None and is_refusal(error):
             return reason_of(error)
         # The other lines of its text quote rows.
         is_of_library = type(error).__module__.partition(".")[0] in self._libraries

@@ -82,6 +82,7 @@ def test_what_a_storage_refuses_is_not_tried_again(s3: S3Server, tmp_path: Path,
     with pytest.raises(SinkRefused) as refused:
         sink.write_rows(ROWS, 1)
     assert refused.value.target == sink._table
+    assert str(refused.value).count(sink._table) == 1
     assert not sink.is_transient(refused.value)
 
 
