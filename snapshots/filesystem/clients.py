@@ -41,7 +41,9 @@ _PASSING = {
 _REASON_MAX = 600
 """How many characters of a client's message are kept: Azure's ends with the whole answer as XML."""
 
+_STATUS_NAMES = ("status_code", "status", "code")
 _STATUSES = range(100, 600)
+"""Codes of other errors mean something else."""
 
 _STATUS = re.compile(r"non-2xx status code\W+([1-5]\d\d) |\(HTTP status ([1-5]\d\d)\)")
 """Where deltalake's client and Arrow's client of S3 name the status."""
@@ -138,13 +140,29 @@ def client_errors(path: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        status, cause = status_of(error), without_secrets(error)
+        said = _said_by_client(error)
+        status, cause = status_of(said), without_secrets(said)
         meaning, number = _MEANINGS.get(status, (None, 0))
         if meaning is not None and getattr(error, "filename", None) is None:
-            raise meaning(number, reason_of(error), path) from cause
-        if status in _PASSING or _is_of_client(error):
-            raise StorageUnavailable(path, reason_of(error)) from cause
+            raise meaning(number, reason_of(said), path) from cause
+        if status in _PASSING or said is not error or _is_of_client(error):
+            raise StorageUnavailable(path, reason_of(said)) from cause
         raise
+
+
+def _said_by_client(error: Exception) -> Exception:
+    """Return the error of the client behind one of fsspec.
+
+    adlfs raises a RuntimeError when a file cannot be removed. fsspec's own client of HTTP says of every failed request
+    that the file does not exist.
+    """
+    cause = error.__cause__
+    if not isinstance(cause, Exception) or _package_of(cause) not in _PACKAGES:
+        return error
+    is_mistaken = (
+        isinstance(error, FileNotFoundError) and error.errno is None and status_of(cause) != HTTPStatus.NOT_FOUND
+    )
+    return cause if isinstance(error, RuntimeError) or is_mistaken else error
 
 
 def status_of(error: BaseException) -> int | None:
@@ -154,8 +172,9 @@ def status_of(error: BaseException) -> int | None:
         if isinstance(response, dict):
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
         else:
-            status = getattr(one, "status_code", None) or getattr(one, "code", None)
-        if isinstance(status, int) and status in _STATUSES:  # the codes of other errors mean something else
+            values = (getattr(one, name, None) for name in _STATUS_NAMES)
+            status = next((value for value in values if value in _STATUSES), None)
+        if isinstance(status, int):
             return status
     return _status_in(_text_of(error))
 
@@ -182,9 +201,11 @@ def _is_of_client(error: Exception) -> bool:
         return False
     if _NO_ANSWER.search(_text_of(error)):
         return not is_refusal(error)
-    # adlfs raises a RuntimeError when a file cannot be removed.
-    causes = (error, error.__cause__) if isinstance(error, RuntimeError) else (error,)
-    return any(type(one).__module__.partition(".")[0] in _PACKAGES for one in causes)
+    return _package_of(error) in _PACKAGES
+
+
+def _package_of(error: BaseException) -> str:
+    return type(error).__module__.partition(".")[0]
 
 
 def without_secrets(error: Exception) -> Exception | None:

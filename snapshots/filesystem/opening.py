@@ -98,7 +98,8 @@ def filesystem_of(uri: str, options: dict[str, Any]) -> tuple[Any, str]:
     from fsspec.utils import get_protocol
 
     protocol = get_protocol(uri)
-    if protocol not in fsspec.available_protocols():
+    # The registry has what the program itself has registered as a class.
+    if protocol not in fsspec.available_protocols() and protocol not in fsspec.registry:
         raise ConfigError("uri", redacted(uri), f"fsspec has no filesystem for {protocol}://: check the address")
     try:
         return fsspec.core.url_to_fs(uri, **options)  # type: ignore[no-any-return]

@@ -51,6 +51,7 @@ SUBSET = (
     "tests/async_op",
     "--ignore=tests/async_op/calls/test_isolation.py",
     "--ignore=tests/async_op/connectors/files/test_busy_storage.py",
+    "--ignore=tests/async_op/connectors/files/test_web.py",
     "--ignore=tests/async_op/connectors/kafka",
     "--ignore=tests/async_op/connectors/tables",
     "--ignore=tests/async_op/job/processes/test_soak.py",
@@ -62,6 +63,7 @@ SUBSET = (
 OF_EXTRAS = (
     "tests/async_op/calls/test_isolation.py",
     "tests/async_op/connectors/files/test_busy_storage.py",
+    "tests/async_op/connectors/files/test_web.py",
     "tests/async_op/connectors/kafka",
     "tests/async_op/connectors/tables",
     "tests/async_op/metrics/test_prometheus.py",

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from keygroups.errors import ConfigError
 from snapshots.filesystem import ClientFile, StorageClient, redacted
 
 _NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
@@ -92,14 +93,21 @@ class Glob:
         self.filesystem.invalidate_cache()
         try:
             with self._client.answers(redacted(self.filesystem.unstrip_protocol(self._pattern))):
-                listed = self.filesystem.glob(self._pattern, detail=True)
+                # A glob without wildcards asks whether the file exists, and takes every error for a no.
+                is_glob = glob.has_magic(self._pattern)
+                listed = (
+                    self.filesystem.glob(self._pattern, detail=True)
+                    if is_glob
+                    else {self._pattern: self.filesystem.info(self._pattern)}
+                )
         except FileNotFoundError:  # gcsfs says this of a bucket that is missing, others say that it is empty
             return {}
-        return {
-            self._name(path): Stamp(info["size"], _version_of(info))
-            for path, info in listed.items()
-            if info["type"] == "file"
-        }
+        found = {path: info for path, info in listed.items() if info["type"] == "file"}
+        for path, info in found.items():
+            if info["size"] is None:
+                reason = "its server says no length, and a source reads files by position: copy it to a storage first"
+                raise ConfigError("path", redacted(self.filesystem.unstrip_protocol(path)), reason)
+        return {self._name(path): Stamp(info["size"], _version_of(info)) for path, info in found.items()}
 
     def _name(self, path: str) -> str:
         name = path if self._is_local else self.filesystem.unstrip_protocol(path)

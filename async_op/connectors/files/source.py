@@ -75,7 +75,7 @@ class FileSource(Source[Any]):
     ----------
     glob : str or path
         A path or an fsspec URI with the wildcards ``*``, ``?`` and ``[…]``, and ``**`` between slashes for folders at
-        any depth.
+        any depth. A web server must say how long a file is, and answer requests for a part of it.
     format : {"json", "csv", "parquet", "lines"}
         JSON with one value in each line; CSV with a header, whose records are dicts of text, read as Python's csv
         module reads them; Parquet; or lines, each of them a str without its end. Text is UTF-8. Names that end in

@@ -11,6 +11,7 @@ import io
 import json
 import math
 import pickle
+import sys
 from collections.abc import Iterable
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
@@ -82,6 +83,13 @@ async def test_an_address_that_fsspec_cannot_open_is_named(glob: str) -> None:
         await source.partitions()
     assert "secret" not in str(raised.value)
     await source.close()
+
+
+async def test_a_filesystem_that_the_program_has_registered_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, "own", type(fsspec.filesystem("memory")))
+
+    async with opened("own://in/*.csv", "csv") as source:
+        assert list(await source.partitions()) == []
 
 
 @pytest.mark.parametrize("name", ["absent.csv", "folder", "link.csv"])

@@ -106,7 +106,7 @@ def test_a_storage_that_is_away_is_tried_again_and_told_in_one_line(
 ) -> None:
     sink = new_sink(s3, tmp_path, **{endpoint: AWAY})
 
-    with pytest.raises(StorageUnavailable, match="127.0.0.1:1") as failed:
+    with pytest.raises(StorageUnavailable) as failed:
         sink.write_rows(ROWS, 1)
     assert sink.is_transient(failed.value)
     assert str(failed.value).isprintable()
