@@ -73,9 +73,24 @@ _WRONG_OPTIONS = re.compile(
 
 _COLOUR = re.compile(r"\x1b\[\d*m")
 
-_PACKAGES = {"aiohttp", "aiobotocore", "azure", "botocore", "gcsfs", "google", "requests", "urllib3"}
-"""The packages whose errors are no OSErrors, or OSErrors without a number."""
+_REFUSALS = {"AuthenticationException", "error_perm"}
+"""Errors of the clients of SFTP (paramiko) and FTP, whose servers answer with no status of HTTP."""
 
+_ONE_CONNECTION = {"ftp", "sftp"}
+
+_PACKAGES = {
+    "aiobotocore",
+    "aiohttp",
+    "azure",
+    "botocore",
+    "ftplib",
+    "gcsfs",
+    "google",
+    "paramiko",
+    "requests",
+    "urllib3",
+}
+"""The packages whose errors are no OSErrors, or OSErrors without a number."""
 
 OPTION_ERRORS = (AttributeError, KeyError, TypeError, ValueError)
 """What clients raise for options that they do not know or cannot use."""
@@ -84,8 +99,8 @@ OPTION_ERRORS = (AttributeError, KeyError, TypeError, ValueError)
 class StorageClient:
     """Answers of one filesystem's client. Any thread may use it.
 
-    All threads take turns with fsspec's client of FTP: it has one connection, and mistakes the answer to one request
-    for that to another.
+    All threads take turns with the clients of FTP and SFTP. These have one connection, on which a thread would take
+    the answer to another one's request, and leave the other one waiting for ever.
 
     Parameters
     ----------
@@ -93,10 +108,11 @@ class StorageClient:
         The filesystem.
     """
 
-    _ftp_turn = threading.RLock()
+    _shared_turn = threading.RLock()
 
     def __init__(self, filesystem: AbstractFileSystem) -> None:
-        self._turn = self._ftp_turn if filesystem.protocol == "ftp" else nullcontext()
+        names = (filesystem.protocol,) if isinstance(filesystem.protocol, str) else filesystem.protocol
+        self._turn = nullcontext() if _ONE_CONNECTION.isdisjoint(names) else self._shared_turn
         self._options: Mapping[str, Any] = filesystem.storage_options
         self._has_answered = False
 
@@ -184,8 +200,8 @@ def status_of(error: BaseException) -> int | None:
             status = next((value for value in values if value in _STATUSES), None)
         if isinstance(status, int):
             return status
-    if _package_of(error) == "ftplib":
-        return HTTPStatus.FORBIDDEN if type(error).__name__ == "error_perm" else HTTPStatus.SERVICE_UNAVAILABLE
+    if type(error).__name__ in _REFUSALS:
+        return HTTPStatus.FORBIDDEN
     return _status_in(_text_of(error))
 
 
@@ -251,11 +267,18 @@ class ClientFile:
         with self._client.answers(self._path):
             return self._file.read(size)
 
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go to a position, and return it; paramiko's files return nothing."""
+        with self._client.answers(self._path):
+            self._file.seek(offset, whence)
+            return self._file.tell()
+
     def __enter__(self) -> ClientFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        with self._client.answers(self._path):
+            self._file.close()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)

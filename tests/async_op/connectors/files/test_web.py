@@ -1,11 +1,7 @@
-"""Files on a web server, of which fsspec's client says for every failed request that they do not exist, and on an FTP
-server, with which it has one connection.
-"""
+"""A file on a web server: fsspec's client says of every failed request that there is no such file."""
 
 from __future__ import annotations
 
-import threading
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
 from pathlib import Path
@@ -13,12 +9,6 @@ from typing import Any
 
 import fsspec
 import pytest
-
-with warnings.catch_warnings():  # it uses asyncore, which is in Python 3.11 for the last time
-    warnings.simplefilter("ignore", DeprecationWarning)
-    from pyftpdlib.authorizers import DummyAuthorizer
-    from pyftpdlib.handlers import FTPHandler
-    from pyftpdlib.servers import FTPServer
 
 from async_op import ExponentialBackoffRetry, Job, Step
 from async_op.connectors import FileMissing, FileRefused, FileSource
@@ -78,27 +68,9 @@ def web() -> Iterator[WebServer]:
     fsspec.filesystem("http").clear_instance_cache()
 
 
-@pytest.fixture
-def ftp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """Serve three files; gives the options of a client."""
-    folder = tmp_path_factory.mktemp("ftp")
-    for number in range(3):
-        (folder / f"{number}.csv").write_bytes(CONTENT)
-    users = DummyAuthorizer()
-    users.add_user("user", "secret", str(folder))
-    server = FTPServer(
-        ("127.0.0.1", 0), type("Handler", (FTPHandler,), {"authorizer": users, "auth_failed_timeout": 0})
-    )
-    thread = threading.Thread(target=server.serve_forever, kwargs={"timeout": 0.05, "handle_exit": False}, daemon=True)
-    thread.start()
-    yield {"host": "127.0.0.1", "port": server.address[1], "username": "user", "password": "secret"}
-    server.close_all()
-    thread.join()
-
-
-def read(url: str, folder: Path, attempts: int = 1, **options: Any) -> Job:
+def read(url: str, folder: Path, attempts: int = 1) -> Job:
     retry = ExponentialBackoffRetry(attempts, 0.01, 0.02)
-    source = FileSource(url, "csv", retry=retry, storage_options={"skip_instance_cache": True, **options})
+    source = FileSource(url, "csv", retry=retry, storage_options={"skip_instance_cache": True})
     return Job(source, Step(_same, name="same"), _nowhere, snapshots=folder, job_id="job")
 
 
@@ -149,16 +121,3 @@ async def test_a_file_without_a_length_is_refused(web: WebServer, tmp_path: Path
     web.has_length = False
     with pytest.raises(ConfigError, match="no length"):
         await read(f"{web.url}/f.csv", tmp_path).run()
-
-
-async def test_files_are_read_through_one_connection_in_turn(ftp: dict[str, Any], tmp_path: Path) -> None:
-    job = read("ftp://127.0.0.1/*.csv", tmp_path, **ftp)
-    await job.run()
-
-    assert job.progress().records == 3 * ROWS
-
-
-async def test_a_wrong_password_is_refused(ftp: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(FileRefused, match="530") as refused:
-        await read("ftp://127.0.0.1/*.csv", tmp_path, **ftp | {"password": "s3cret"}).run()
-    assert "s3cret" not in str(refused.value)
