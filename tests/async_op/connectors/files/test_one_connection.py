@@ -25,6 +25,9 @@ from async_op.connectors import FileRefused, FileSource
 from async_op.connectors.errors import ConnectorUnavailable
 from tests.async_op.job.kit import Epochs, same
 
+# fsspec's client of FTP leaves its socket to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+
 USER, PASSWORD = "user", "s3cret"
 FILES, ROWS = 6, 500
 CONTENT = b"n\n" + b"".join(b"%d\n" % number for number in range(ROWS))
@@ -143,7 +146,6 @@ async def test_files_are_read_in_turn(served: tuple[str, Options], tmp_path: Pat
     assert reading.progress().records == FILES * ROWS
 
 
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # fsspec leaves the socket of a refused login open
 async def test_a_wrong_password_is_refused(served: tuple[str, Options], tmp_path: Path) -> None:
     glob, options = served
     with pytest.raises(FileRefused, match="Authentication failed") as refused:
