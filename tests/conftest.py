@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -17,6 +18,9 @@ from keygroups.errors import SHOW_VALUES
 from tests import jvm
 from tests.backends import BACKENDS, chosen, end_stores, watch_stores
 from tests.snapshot_kit import forget_stores
+
+if TYPE_CHECKING:
+    from tests.s3_server import S3Server
 
 # The limit of pytest-timeout stands for all of an example's runs together; a deadline per example would only measure
 # how busy the machine is.
@@ -175,6 +179,14 @@ def environment_left_as_it_was() -> Iterator[None]:
     before = _environment()
     yield
     assert _environment() == before
+
+
+@pytest.fixture(scope="session")
+def running_s3() -> Iterator[S3Server]:
+    from tests.s3_server import s3_server  # whose packages are not there where only a subset of the tests runs
+
+    with s3_server() as server:
+        yield server
 
 
 @pytest.fixture(params=list(BACKENDS))

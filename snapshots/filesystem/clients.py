@@ -47,7 +47,7 @@ _STATUS_NAMES = ("status_code", "status", "code")
 _STATUSES = range(100, 600)
 """Codes of other errors mean something else."""
 
-_STATUS = re.compile(r"non-2xx status code\W+([1-5]\d\d) |\(HTTP status ([1-5]\d\d)\)")
+_STATUS_IN_TEXT = re.compile(r"non-2xx status code\W+([1-5]\d\d) |\(HTTP status ([1-5]\d\d)\)")
 """Where deltalake's client and Arrow's client of S3 name the status."""
 
 _ARROWS_NAMES = {
@@ -210,7 +210,7 @@ def _status_in(text: str) -> int | None:
         return HTTPStatus.FORBIDDEN
     if named := _ARROWS_NAME.search(text):
         return _ARROWS_NAMES[named[1]]
-    found = _STATUS.search(text)
+    found = _STATUS_IN_TEXT.search(text)
     return int(found[1] or found[2]) if found else None
 
 

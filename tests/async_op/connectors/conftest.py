@@ -12,14 +12,6 @@ if TYPE_CHECKING:
     from tests.s3_server import S3Server
 
 
-@pytest.fixture(scope="session")
-def running_s3() -> Iterator[S3Server]:
-    from tests.s3_server import s3_server  # not there with the oldest packages and no extras
-
-    with s3_server() as server:
-        yield server
-
-
 @pytest.fixture
 def s3(running_s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
     import s3fs.core

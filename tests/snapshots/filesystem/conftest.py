@@ -1,18 +1,10 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.s3_server import S3Server, s3_server
+from tests.s3_server import S3Server
 
 pytest.register_assert_rewrite("snapshots.testing.contract")
-
-
-@pytest.fixture(scope="session")
-def running_s3() -> Iterator[S3Server]:
-    with s3_server() as server:
-        yield server
 
 
 @pytest.fixture

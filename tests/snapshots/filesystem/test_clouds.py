@@ -11,6 +11,7 @@ import pytest
 from aiohttp import ServerDisconnectedError
 from azure.core.exceptions import ServiceRequestError
 from botocore.exceptions import ClientError, EndpointConnectionError
+from pyarrow import fs
 from requests.exceptions import ProxyError
 from s3fs.errors import translate_boto_error
 
@@ -110,6 +111,16 @@ class TestRefusals:
         folder.create("tried", b"1")
         yield folder
         cloud.reset()
+
+    @pytest.mark.parametrize(
+        "code", ["AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "InvalidClientTokenId", "SignatureDoesNotMatch"]
+    )
+    def test_a_refusal_is_known_by_the_text_of_arrows_client(self, s3: S3Server, code: str) -> None:
+        client = fs.S3FileSystem(access_key="k", secret_key="s", endpoint_override=s3.url, region="us-east-1")
+        s3.refuses = (403, code)
+
+        with pytest.raises(PermissionError), client_errors("bucket/x"):
+            client.open_output_stream("bucket/x")
 
     @pytest.mark.parametrize(("status", "code"), [(401, "Unauthorized"), (403, "AccessDenied")])
     def test_what_may_not_be_done_is_refused_and_not_tried_again(
