@@ -71,6 +71,9 @@ _WRONG_OPTIONS = re.compile(
 )
 """What deltalake's client says of options with which it cannot even ask."""
 
+_DELTALAKE = "_internal"
+"""The module of deltalake's errors."""
+
 _COLOUR = re.compile(r"\x1b\[\d*m")
 
 _REFUSALS = {"AuthenticationException", "error_perm"}
@@ -163,6 +166,8 @@ def client_errors(path: str) -> Iterator[None]:
     """
     try:
         yield
+    except KeyGroupsError:
+        raise
     except Exception as error:
         said = _said_by_client(error)
         status, cause = status_of(said), without_secrets(said)
@@ -197,12 +202,17 @@ def status_of(error: BaseException) -> int | None:
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
         else:
             values = (getattr(one, name, None) for name in _STATUS_NAMES)
-            status = next((value for value in values if value in _STATUSES), None)
+            status = next((value for value in values if isinstance(value, int) and value in _STATUSES), None)
         if isinstance(status, int):
             return status
     if type(error).__name__ in _REFUSALS:
         return HTTPStatus.FORBIDDEN
-    return _status_in(_text_of(error))
+    return _status_in(_text_of(error)) if _says_all_in_text(error) else None
+
+
+def _says_all_in_text(error: BaseException) -> bool:
+    """Return whether the text may be that of a client. The texts of other errors may quote rows, which say anything."""
+    return isinstance(error, OSError) or _package_of(error) == _DELTALAKE
 
 
 def _status_in(text: str) -> int | None:
@@ -225,7 +235,7 @@ def is_refusal(error: BaseException) -> bool:
 def _is_of_client(error: Exception) -> bool:
     if getattr(error, "errno", None) is not None:
         return False
-    if _NO_ANSWER.search(_text_of(error)):
+    if _says_all_in_text(error) and _NO_ANSWER.search(_text_of(error)):
         return not is_refusal(error)
     return _package_of(error) in _PACKAGES
 

@@ -18,6 +18,7 @@ from async_op.connectors.sink import ShippedSink, Sink
 from async_op.dead_letters import LETTER_SCHEMA, OnError
 from async_op.retry import RetryPolicy
 from keygroups.arguments import check_integer, check_location, check_text
+from keygroups.errors import KeyGroupsError
 from keygroups.representation import representation
 from keygroups.safe_text import described
 from keygroups.values import Misfit, check_complete
@@ -180,6 +181,8 @@ class TableSink(ShippedSink):
         try:
             with client_errors(table):
                 return ask()
+        except KeyGroupsError:
+            raise
         except Exception as error:
             if self.is_transient(error) or (reason := self._refusal(error)) is None:
                 raise

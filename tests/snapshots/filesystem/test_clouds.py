@@ -15,6 +15,7 @@ from pyarrow import fs
 from requests.exceptions import ProxyError
 from s3fs.errors import translate_boto_error
 
+from keygroups import UnstorableValue
 from snapshots import BucketMissing, SnapshotStore, StorageRefused, StorageUnavailable, UnsafeFilesystem
 from snapshots.filesystem import AzureFolder, Folder, GcsFolder, clients, objects, open_folder, retry
 from snapshots.filesystem.clients import client_errors
@@ -208,6 +209,16 @@ def test_no_network_is_a_failure_that_may_pass_whatever_the_client_says(said: Ex
     with pytest.raises(StorageUnavailable) as failed, client_errors("bucket/name"):
         raise said
     assert retry.is_transient(failed.value)
+
+
+@pytest.mark.parametrize("text", ["AWS Error ACCESS_DENIED", "(HTTP status 503)", "Generic S3 error"])
+@pytest.mark.parametrize("error", [lambda text: UnstorableValue("str", "a row", text), RuntimeError])
+def test_what_a_row_says_is_no_answer_of_a_client(error: Callable[[str], Exception], text: str) -> None:
+    said = error(text)
+
+    with pytest.raises(type(said)) as raised, client_errors("bucket/name"):
+        raise said
+    assert raised.value is said
 
 
 def test_a_long_answer_is_shortened(azure: AzureServer) -> None:
