@@ -287,6 +287,8 @@ class SinkRefused(KeyGroupsError, RuntimeError):
 class UnsupportedColumn(KeyGroupsError, TypeError):
     """A table cannot have a column of this type, or a column has no type because nothing is in it."""
 
+    is_permanent = True
+
     target: str
     """The table."""
     column: str
@@ -301,6 +303,8 @@ class UnsupportedColumn(KeyGroupsError, TypeError):
 
 class EpochsBehind(KeyGroupsError, RuntimeError):
     """The target has newer epochs than the one to write, which is not a repeat: the job has started from scratch."""
+
+    is_permanent = True
 
     name: str
     """The name under which the target remembers the job's epochs; for files, the folder."""
@@ -365,6 +369,8 @@ class TargetMissing(KeyGroupsError, LookupError):
 class TargetReplaced(KeyGroupsError, LookupError):
     """A sink's target has no note of this job any more, so it is another one under the same name."""
 
+    is_permanent = True
+
     target: str
     """The table, folder or topic."""
     name: str
@@ -379,6 +385,8 @@ class TargetReplaced(KeyGroupsError, LookupError):
 class TargetTaken(KeyGroupsError, RuntimeError):
     """A sink's target has epochs of another job under the sink's name, which would be taken for epochs of this one."""
 
+    is_permanent = True
+
     target: str
     """The table, folder or topic."""
     name: str
@@ -387,6 +395,31 @@ class TargetTaken(KeyGroupsError, RuntimeError):
     _template = (
         "epochs of {name!r} in {target} were written by another job, or by this one before its snapshots were lost; "
         "nothing was written now: give the sink a name of its own (a FileSink a folder of its own)"
+    )
+
+
+class TargetAhead(KeyGroupsError, RuntimeError):
+    """A sink's target has epochs that the job's snapshots do not contain: an earlier version of them was put back.
+
+    The outputs of these epochs come again, in epochs that differ from the first ones. A sink that went on would skip
+    new outputs, or write old ones twice.
+    """
+
+    is_permanent = True
+
+    target: str
+    """The table, folder or topic."""
+    newest: int
+    """The newest epoch that the target has."""
+    known: int
+    """The newest epoch that it can have by the snapshots with which the job has started."""
+    advice: str
+    """What to do with the later epochs in the target."""
+
+    _template = (
+        "{target} has epochs up to {newest}, but the job has started from a snapshot that ends with epoch {known}: the "
+        "snapshots were put back to an earlier version, or another run of the job has taken over; nothing was written "
+        "now. If they were put back, outputs of the later epochs come again: {advice}"
     )
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from async_op.connectors.errors import UnwritableValue
+from async_op.connectors.connector_threads import OwnThreads
+from async_op.connectors.errors import TargetAhead, UnwritableValue
 from async_op.connectors.retrying import is_transient_of_library
 from async_op.dead_letters import OnError, check_on_error
 from async_op.retry import ExponentialBackoffRetry, RetryPolicy
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from async_op.connectors.epoch_rows import SinkRows
 
 T = TypeVar("T")
+_Answer = TypeVar("_Answer")
 
 SINK_RETRY = ExponentialBackoffRetry(20, 0.5, 15.0)
 """How sinks are retried by default: for two minutes on average, which outlasts a restart of brokers or a database."""
@@ -48,6 +50,11 @@ class Sink(ABC, Generic[T]):
     lineage : str
         What no other job has. The job sets it before it opens the sink. A sink that notes epochs in its target notes it
         with them, and raises `TargetTaken` if the epochs there belong to another job; "" compares nothing.
+    newest_known : int or None
+        The newest epoch that the target may have: the newest one in the snapshot with which the job has started, or the
+        last one that was tried since. The job sets it before it opens the sink, and after each attempt. If the target
+        has a newer one, the snapshots were put back to an earlier version, and a sink that notes epochs in its target
+        raises `TargetAhead`: it would take new outputs for repeated ones. None compares nothing.
 
     Examples
     --------
@@ -63,6 +70,7 @@ class Sink(ABC, Generic[T]):
     retry: RetryPolicy | None = SINK_RETRY
     was_written: bool = False
     lineage: str = ""
+    newest_known: int | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -130,7 +138,9 @@ class Sink(ABC, Generic[T]):
 
 
 class ShippedSink(Sink[Any]):
-    """What all sinks of this package have in common: their options, and what names their target.
+    """What all sinks of this package have in common: their options, what names their target, and a thread for it.
+
+    A job awaits the coroutines, which have one thread do what blocks. A pipeline on Spark calls what blocks itself.
 
     Parameters
     ----------
@@ -148,6 +158,26 @@ class ShippedSink(Sink[Any]):
         self.on_error = on_error
         self.retry = retry
         self.dead_letters = dead_letters
+        self._threads: OwnThreads | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the thread: Spark Connect sends sinks to its server."""
+        return self.__dict__ | {"_threads": None}
+
+    async def open(self) -> None:
+        """Look whether the target is the one that this job has written to, as `check_target` does."""
+        self._threads = self._threads or OwnThreads("keygroups sink", 1)
+        try:
+            await self._threads.run(self.check_target)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """End the thread."""
+        if self._threads is not None:
+            threads, self._threads = self._threads, None
+            await threads.close()
 
     @property
     @abstractmethod
@@ -159,6 +189,28 @@ class ShippedSink(Sink[Any]):
         if isinstance(other, ShippedSink) and other.place_of_notes == self.place_of_notes:
             reason = "it notes its epochs where the sink of the outputs does: give it another name or folder"
             raise ConfigError("dead_letters", other, reason)
+
+    @abstractmethod
+    def check_target(self) -> None:
+        """Raise an error if the target is not the one that this job has written to; blocks.
+
+        It is called before the first epoch, so that no call is made whose output has nowhere to go. A target that does
+        not exist is made with the first epoch.
+
+        Raises
+        ------
+        TargetMissing, TargetReplaced
+            The target has had epochs of this job, and has lost them.
+        TargetTaken
+            It has epochs of another job under this name.
+        TargetAhead
+            It has epochs that the job's snapshots do not contain.
+        """
+
+    def check_newest(self, target: str, newest: int, advice: str) -> None:
+        """Raise `TargetAhead` if the newest epoch of a target is not in the job's snapshots."""
+        if self.newest_known is not None and newest > self.newest_known:
+            raise TargetAhead(target, newest, self.newest_known, advice)
 
     @abstractmethod
     def write_rows(self, rows: SinkRows, epoch: int) -> None:
@@ -183,3 +235,9 @@ class ShippedSink(Sink[Any]):
     def is_transient(self, error: Exception) -> bool:
         """Return whether an attempt may succeed after this error: one of the network or of storage."""
         return is_transient_of_library(error)
+
+    async def _on_thread(self, work: Callable[[], _Answer]) -> _Answer:
+        if self._threads is None:
+            await self.open()
+        assert self._threads is not None, "opened above"
+        return await self._threads.run(work)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from inspect import isawaitable
 from itertools import chain
 from operator import index
@@ -138,14 +138,19 @@ class SinkDelivery(ABC):
         Gets the outputs.
     dead_letters : Sink or None
         Gets the dead letters.
+    known : int or None
+        The newest epoch that earlier runs may have written; None if that is not known.
     """
 
     letters_come_first: ClassVar[bool]
     """Whether the dead letters of refused outputs are written before the rest, of which no more is refused then."""
 
-    def __init__(self, folder: Folder, lineage: str, sink: Sink[Any], dead_letters: Sink[Any] | None) -> None:
+    def __init__(
+        self, folder: Folder, lineage: str, sink: Sink[Any], dead_letters: Sink[Any] | None, *, known: int | None
+    ) -> None:
         self._folder = folder
         self._lineage = lineage
+        self._known = known
         self._notes = SinkNotes(folder)
         self._sink = sink
         self._dead_letters = dead_letters
@@ -164,9 +169,10 @@ class SinkDelivery(ABC):
     def expecting(self, sink: Sink[Any]) -> Steps[None]:
         """Tell one of the two sinks whose epochs it gets, and whether it has some already."""
         sink.lineage = self._lineage
+        sink.newest_known = self._known
         sink.was_written = yield Note(lambda: self._notes.was_written(self._role(sink), repr(sink)))
 
-    def opened(self, sink: Sink[Any], opening: Callable[[], Awaitable[None]]) -> Steps[None]:
+    def opened(self, sink: Sink[Any], opening: Callable[[], Any]) -> Steps[None]:
         """Open one of the two sinks by what `opening` returns."""
         yield from self.expecting(sink)
         yield from self._tried(sink, None, opening, f"opening {type(sink).__name__}", None)
@@ -221,9 +227,16 @@ class SinkDelivery(ABC):
             except Exception as error:  # noqa: BLE001 - raised unless it may pass
                 inside = (one for one in errors_in(error) if isinstance(one, UnwritableValue))
                 delay = attempts.delay_after(next(inside, error), is_last=self.is_hurried)
+            finally:
+                if epoch is not None:  # also after an error: the epoch may be in the target all the same
+                    self._note_tried(sink, epoch.epoch)
             yield Pause(delay)
             if given is not None:
                 yield Note(given.renew)
+
+    def _note_tried(self, sink: Sink[Any], epoch: int) -> None:
+        if self._known is not None:
+            sink.newest_known = self._known = max(self._known, epoch)
 
     def _note_written(self, sink: Sink[Any]) -> None:
         try:

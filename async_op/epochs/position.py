@@ -237,12 +237,15 @@ class JobPosition:
 
     Attributes
     ----------
+    epoch : int or None
+        The version of the cut; claims, rescales and edits since have later ones. None is what is not stored.
     parallelism : int or None
         The parallelism of the cut: the snapshot's own, unless it was changed since.
     keys : mapping of str to list of str or None
         The names of the key columns of each step, and None for a step whose keys a function makes.
     """
 
+    epoch: int | None = None
     parallelism: int | None = None
     keys: Mapping[str, list[str] | None] = field(default_factory=dict)
 
@@ -250,7 +253,7 @@ class JobPosition:
     def of(cls, snapshot: Snapshot) -> JobPosition:
         """Return the position in a snapshot's manifest."""
         stored = (snapshot.source_position or {}).get("job", {})
-        return cls(parallelism=stored.get("parallelism"), keys=stored.get("keys", {}))
+        return cls(epoch=stored.get("epoch"), parallelism=stored.get("parallelism"), keys=stored.get("keys", {}))
 
     def to_json(self) -> dict[str, Any]:
         """Return what a manifest stores."""

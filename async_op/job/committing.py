@@ -72,6 +72,11 @@ class Committer(Coordinator):
         super().__init__(store, retention)
         self._keys = dict(keys)
 
+    @property
+    def newest_cut(self) -> int | None:
+        """The version of the newest cut, 0 before the first; None if the snapshot does not say."""
+        return 0 if self.snapshot is None else JobPosition.of(self.snapshot).epoch
+
     def commit_cut(
         self,
         pending: PendingSnapshot,
@@ -91,7 +96,7 @@ class Committer(Coordinator):
         counts = added_up([counts, *(other.counts for other in others)])
         metrics = counts | counts_of_written(handles, sum(seconds for _, seconds in written))
         metrics |= counts_by_child([other.counts | other.process for other in others])
-        position = JobPosition(parallelism=parts[0][1].parallelism, keys=self._keys)
+        position = JobPosition(epoch=pending.version, parallelism=parts[0][1].parallelism, keys=self._keys)
         snapshot = self.commit(pending, handles, position, metrics)
         own = [stored for stored in snapshot.outputs() if stored.version == snapshot.version]
         if not own:

@@ -57,8 +57,10 @@ class JobDelivery(SinkDelivery):
 
     letters_come_first = False
 
-    def __init__(self, folder: Folder, lineage: str, sink: Sink[Any], dead_letters: Sink[Any] | None) -> None:
-        super().__init__(folder, lineage, sink, dead_letters)
+    def __init__(
+        self, folder: Folder, lineage: str, sink: Sink[Any], dead_letters: Sink[Any] | None, *, known: int | None
+    ) -> None:
+        super().__init__(folder, lineage, sink, dead_letters, known=known)
         self._hurry = asyncio.Event()
         self._waiting = deque[CommittedEpoch]()
         self.changed = Waiters()

@@ -100,8 +100,13 @@ class Run:
         self._wanted = parallelism
         self._clock = LoopClock(asyncio.get_running_loop())
         self._tasks = TaskGroup()
-        folder = committer.store.folder
-        self._delivery = JobDelivery(folder, setting.plan.lineage, setting.sink, setting.dead_letters)
+        self._delivery = JobDelivery(
+            committer.store.folder,
+            setting.plan.lineage,
+            setting.sink,
+            setting.dead_letters,
+            known=committer.newest_cut,
+        )
         self._news = Waiters()
         self._reading = Reading(
             setting.source,

@@ -119,6 +119,7 @@ class PipelineChain:
 
     def _catch_up(self, spark: SparkSession) -> None:
         """Deliver, last to first, what has not been delivered, and run the epochs that a later pipeline has missed."""
+        self._runners[-1].delivery.open()
         self._runners[-1].deliver_latest(spark)
         for number in reversed(range(len(self._runners) - 1)):
             stage, after = self._stages[number], self._runners[number + 1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -195,6 +196,22 @@ def test_epochs_of_another_pipeline_are_not_taken_for_those_of_this_one(spark: S
     named = {"table": target.arguments[0], "name": "tuesday"}
     start(spark, tmp_path / "tuesday", "delta", named).awaitTermination()
     assert target.numbers() == list(range(10))
+
+
+def test_new_rows_are_not_taken_for_those_of_versions_that_were_given_up(spark: SparkSession, tmp_path: Path) -> None:
+    target, kept, saved = Delta(tmp_path), tmp_path / "kept", tmp_path / "saved"
+    arguments = {"table": target.arguments[0]}
+    for first in (0, 5, 10):
+        spark.range(first, first + 5, 1, 1).toDF("n").write.mode("append").parquet(str(kept / "in"))
+        start(spark, kept, "delta", arguments).awaitTermination()
+        if first == 0:
+            shutil.copytree(kept, saved)
+    shutil.rmtree(kept)
+    shutil.copytree(saved, kept)
+    spark.range(100, 105, 1, 1).toDF("n").write.mode("append").parquet(str(kept / "in"))
+    with pytest.raises(Exception, match="restore the table as it was at epoch 1"):
+        start(spark, kept, "delta", arguments).awaitTermination()
+    assert target.numbers() == list(range(15))
 
 
 def test_the_explanation_names_the_sink(spark: SparkSession, tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from async_op.connectors.arrow_output import batches_of, check_schema, names_of, schema_of
-from async_op.connectors.connector_threads import OwnThreads
 from async_op.connectors.errors import EpochsBehind, SinkFolderRefused, TargetMissing, TargetTaken, UnwritableValue
 from async_op.connectors.sink import SINK_RETRY, ShippedSink, Sink
 from async_op.dead_letters import LETTER_SCHEMA, OnError
@@ -104,7 +103,6 @@ class FileSink(ShippedSink):
         self._schema = schema
         location = check_location("folder", folder, reason="name a folder of the job")
         self._files = FileFolder(location, options_of(storage_options))
-        self._threads: OwnThreads | None = None
         self._newest: int | None = None
 
     def __repr__(self) -> str:
@@ -123,10 +121,6 @@ class FileSink(ShippedSink):
         letters._schema = LETTER_SCHEMA
         return letters
 
-    async def open(self) -> None:
-        """Get ready."""
-        self._threads = self._threads or OwnThreads("keygroups files", 1)
-
     async def write(self, values: Sequence[Any], epoch: int) -> None:
         """Write the file of an epoch, or replace it."""
         number = check_integer("epoch", epoch, 0, reason="epochs are numbered")
@@ -138,9 +132,23 @@ class FileSink(ShippedSink):
         finally:
             await self.close()
 
+    async def close(self) -> None:
+        """End the thread; opened again, the sink looks for the newest file again."""
+        self._newest = None
+        await super().close()
+
     async def refused(self, values: Sequence[Any]) -> list[UnwritableValue]:
         """Return an error for every output that does not fit into the format; nothing is written."""
         return await on_own_thread(self._refused, values)
+
+    def check_target(self) -> None:
+        """Raise an error if the folder is not the one that this job has written to; blocks."""
+        if self.was_written and not self._files.exists():
+            raise TargetMissing(self._files.uri, was_there=True)
+        newest = self._newest = self._newest_epoch() if self._newest is None else self._newest
+        if newest and self.lineage and not self.was_written and not self._files.has(_LINEAGE, self.lineage.encode()):
+            raise TargetTaken(self._files.uri, self._files.uri)
+        self.check_newest(self._files.uri, newest, "remove the files of the later epochs")
 
     def write_rows(self, rows: SinkRows, epoch: int) -> None:
         """Write the file of an epoch of a pipeline on Spark; all of its rows are in memory. Blocks."""
@@ -150,20 +158,10 @@ class FileSink(ShippedSink):
         """Return an error for every row that does not fit into the format; blocks."""
         return self._refused(rows.dicts())
 
-    async def close(self) -> None:
-        """End the thread."""
-        self._newest = None
-        if self._threads is not None:
-            threads, self._threads = self._threads, None
-            await threads.close()
-
     def _write(self, values: Sequence[Any], epoch: int) -> None:
         name, data = self._name(epoch), self._encoded(values)
-        if self.was_written and not self._files.exists():
-            raise TargetMissing(self._files.uri, was_there=True)
-        newest = self._newest_epoch() if self._newest is None else self._newest
-        if newest and self.lineage and not self.was_written and not self._files.has(_LINEAGE, self.lineage.encode()):
-            raise TargetTaken(self._files.uri, self._files.uri)
+        self.check_target()
+        newest = self._newest or 0
         if epoch >= newest:
             if self.lineage and not self.was_written:
                 self._files.replace(_LINEAGE, self.lineage.encode())

@@ -13,7 +13,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from async_op.connectors.connector_threads import OwnThreads
 from async_op.connectors.epoch_gaps import Repeats
 from async_op.connectors.epoch_rows import SinkRows
 from async_op.connectors.errors import KafkaRefused, SinkFenced, TargetReplaced, TargetTaken, UnwritableValue
@@ -94,7 +93,6 @@ class KafkaSink(ShippedSink):
         self._config = client.check_config(config, {"transactional.id": self._group})
         self._bytes_max = int(config.get("message.max.bytes", _BYTES_MAX))
         client.check_config(config, {"group.id": self._group})
-        self._threads: OwnThreads | None = None
         self._producer: Any = None
         self._consumer: Any = None
         self._repeats = Repeats(name)
@@ -109,7 +107,7 @@ class KafkaSink(ShippedSink):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is connected: Spark Connect sends sinks to its server."""
-        return self.__dict__ | {"_threads": None, "_producer": None, "_consumer": None, "_blamed": []}
+        return super().__getstate__() | {"_producer": None, "_consumer": None, "_blamed": []}
 
     @property
     def place_of_notes(self) -> tuple[str, ...]:
@@ -139,11 +137,6 @@ class KafkaSink(ShippedSink):
         letters._takes_letters = True
         return letters
 
-    async def open(self) -> None:
-        """Take over from an older sink of this job, if there is one, and learn which epoch is the newest."""
-        self._threads = self._threads or OwnThreads("keygroups kafka", 1)
-        await self._threads.run(self._connect)
-
     async def write(self, values: Sequence[Any], epoch: int) -> None:
         """Write an epoch in one transaction, unless it is there.
 
@@ -160,10 +153,7 @@ class KafkaSink(ShippedSink):
         """
         number = check_integer("epoch", epoch, 0, reason="epochs are numbered")
         records = [self._record(value, index) for index, value in enumerate(values)]
-        if self._threads is None:
-            await self.open()
-        assert self._threads is not None, "opened above"
-        await self._threads.run(lambda: self._write(lambda: records, number))
+        await self._on_thread(lambda: self._write(lambda: records, number))
 
     async def refused(self, values: Sequence[Any]) -> list[UnwritableValue]:
         """Return an error for every output that is no record, or that the brokers have just refused; sends nothing."""
@@ -172,6 +162,10 @@ class KafkaSink(ShippedSink):
     def is_transient(self, error: Exception) -> bool:
         """Return whether brokers may be back soon."""
         return is_transient_of_library(error)
+
+    def check_target(self) -> None:
+        """Take over from an older sink of this job, unless the epochs under the name are not this job's; blocks."""
+        self._connect()
 
     def write_rows(self, rows: SinkRows, epoch: int) -> None:
         """Write the rows of an epoch in one transaction, unless it is there; blocks.
@@ -188,9 +182,8 @@ class KafkaSink(ShippedSink):
     async def close(self) -> None:
         """Disconnect; a transaction that is under way is aborted."""
         if self._threads is not None:
-            threads, self._threads = self._threads, None
-            await threads.run(self._disconnect)
-            await threads.close()
+            await self._threads.run(self._disconnect)
+        await super().close()
 
     def _refused(self, values: Iterable[Any]) -> list[UnwritableValue]:
         found = list(self._blamed)
@@ -225,6 +218,9 @@ class KafkaSink(ShippedSink):
             self._newest = self._noted_epoch()  # negative if there is none
             if self.was_written and self._newest < 0:
                 raise TargetReplaced(self._topic, self._name)
+            self.check_newest(
+                self._topic, self._newest, "give the sink another name; the topic has these outputs twice"
+            )
 
     def _noted_epoch(self) -> int:
         (found,) = self._consumer.committed([self._noted(-1001)], client.REQUEST_SECONDS_MAX)

@@ -119,11 +119,7 @@ class DeltaSink(TableSink):
 
         for _ in range(ATTEMPTS_MAX):
             table = self._open(lambda: self._made(rows.schema()))
-            newest: int | None = table.transaction_version(self.name)
-            if newest is None and self.was_written:
-                raise TargetReplaced(redacted(self._table), self.name)
-            if newest is not None and self.lineage and table.transaction_version(self._lineage_note) is None:
-                raise TargetTaken(redacted(self._table), self.name)
+            newest = self._newest_in(table)
             if newest is not None and newest >= epoch:
                 return newest
             try:
@@ -137,6 +133,23 @@ class DeltaSink(TableSink):
                 raise rows.failure or next(iter(self._refused_rows(table, rows)), error) from None
             return None
         raise SinkContended(redacted(self._table), ATTEMPTS_MAX) from failure
+
+    def _newest_epoch(self) -> int | None:
+        _check_installed()
+        table = self._existing()
+        return None if table is None else self._newest_in(table)
+
+    def _newest_in(self, table: DeltaTable) -> int | None:
+        newest: int | None = table.transaction_version(self.name)
+        if newest is None:
+            if self.was_written:
+                raise TargetReplaced(redacted(self._table), self.name)
+            return None
+        if self.lineage and table.transaction_version(self._lineage_note) is None:
+            raise TargetTaken(redacted(self._table), self.name)
+        advice = f"restore the table as it was at epoch {self.newest_known}, with its transaction {self.name!r}"
+        self.check_newest(redacted(self._table), newest, advice)
+        return newest
 
     def _refused_by_table(self, rows: SinkRows) -> list[UnwritableValue]:
         _check_installed()
@@ -160,19 +173,28 @@ class DeltaSink(TableSink):
         notes = [Transaction(self.name, epoch)]
         if self.lineage:
             notes.append(Transaction(self._lineage_note, epoch))
-        noted = _properties(app_transactions=notes)
+        summary = {"keygroups.job": self.name, "keygroups.epoch": str(epoch)}
+        noted = _properties(app_transactions=notes, custom_metadata=summary)
         write_deltalake(table, reader, mode="append", commit_properties=noted)
 
-    def _open(self, columns: Callable[[], pa.Schema]) -> DeltaTable:
+    def _existing(self) -> DeltaTable | None:
         from deltalake import DeltaTable
-        from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+        from deltalake.exceptions import TableNotFoundError
 
         try:
             return DeltaTable(self._table, storage_options=self._storage_options)
         except TableNotFoundError:
             if self.was_written:
                 raise TargetMissing(redacted(self._table), was_there=True) from None
-            schema = columns() if self._schema is None else self._made(self._schema)
+            return None
+
+    def _open(self, columns: Callable[[], pa.Schema]) -> DeltaTable:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import CommitFailedError, DeltaError
+
+        if (table := self._existing()) is not None:
+            return table
+        schema = columns() if self._schema is None else self._made(self._schema)
         try:
             # Another attempt would replace the description that another writer has put there by then.
             return DeltaTable.create(

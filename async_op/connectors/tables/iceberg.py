@@ -112,14 +112,9 @@ class IcebergSink(TableSink):
 
             for _ in range(ATTEMPTS_MAX):
                 table = self._load(catalog, lambda: self._made(rows.schema()))
-                newest = table.properties.get(self._property)
-                if newest is None and self.was_written:
-                    raise TargetReplaced(redacted(self._table), self.name)
-                lineage = table.properties.get(self._lineage_property)
-                if self.lineage and lineage and lineage != self.lineage:
-                    raise TargetTaken(redacted(self._table), self.name)
-                if newest is not None and int(newest) >= epoch:
-                    return int(newest)
+                newest = self._newest_in(table)
+                if newest is not None and newest >= epoch:
+                    return newest
                 try:
                     self._append(catalog, table, rows, epoch)
                 except (CommitFailedException, CommitStateUnknownException) as error:
@@ -127,6 +122,24 @@ class IcebergSink(TableSink):
                     continue
                 return None
         raise SinkContended(redacted(self._table), ATTEMPTS_MAX) from failure
+
+    def _newest_epoch(self) -> int | None:
+        with closing(self._catalog()) as catalog:
+            table = self._existing(catalog)
+            return None if table is None else self._newest_in(table)
+
+    def _newest_in(self, table: Table) -> int | None:
+        noted = table.properties.get(self._property)
+        if noted is None:
+            if self.was_written:
+                raise TargetReplaced(redacted(self._table), self.name)
+            return None
+        lineage = table.properties.get(self._lineage_property)
+        if self.lineage and lineage and lineage != self.lineage:
+            raise TargetTaken(redacted(self._table), self.name)
+        advice = f"roll the table back to the snapshot of epoch {self.newest_known}, and set {self._property} to it"
+        self.check_newest(redacted(self._table), int(noted), advice)
+        return int(noted)
 
     def _refused_by_table(self, rows: SinkRows) -> list[UnwritableValue]:
         with closing(self._catalog()) as catalog:
@@ -176,7 +189,7 @@ class IcebergSink(TableSink):
                 "catalog", sorted(self._catalog_properties), f"pyiceberg cannot open it: {error}"
             ) from error
 
-    def _load(self, catalog: Catalog, columns: Callable[[], pa.Schema]) -> Table:
+    def _existing(self, catalog: Catalog) -> Table | None:
         from pyiceberg.exceptions import NoSuchTableError
 
         try:
@@ -184,7 +197,12 @@ class IcebergSink(TableSink):
         except NoSuchTableError:
             if self.was_written:
                 raise TargetMissing(redacted(self._table), was_there=True) from None
-            schema = columns() if self._schema is None else self._made(self._schema)
+            return None
+
+    def _load(self, catalog: Catalog, columns: Callable[[], pa.Schema]) -> Table:
+        if (table := self._existing(catalog)) is not None:
+            return table
+        schema = columns() if self._schema is None else self._made(self._schema)
         namespace = self._table.rpartition(".")[0]
         if not catalog.namespace_exists(namespace):
             _make(lambda: catalog.create_namespace(namespace), lambda: catalog.namespace_exists(namespace))

@@ -113,6 +113,13 @@ class PostgresSink(TableSink):
                 raise found.error(row, self._table, index)
             raise refusal.error(rows.names(), self._table, None)
 
+    def _newest_epoch(self) -> int | None:
+        with self._told(), self._connection() as connection:
+            newest = self._begin(connection)
+            self._columns(connection, self._identifier())
+            connection.rollback()
+            return newest
+
     def _refused_by_table(self, rows: SinkRows) -> list[UnwritableValue]:
         with self._told(), self._connection() as connection:
             found = [refusal.error(row, self._table, index) for index, row, refusal in self._refusals(connection, rows)]
@@ -185,6 +192,8 @@ class PostgresSink(TableSink):
             raise TargetReplaced(f"{self._table} (keygroups_epochs)", self.name)
         if is_same is False:  # null without a table, which is looked for next
             raise TargetReplaced(self._table, self.name)
+        advice = f"delete the rows of later epochs, and set its epoch in keygroups_epochs to {self.newest_known}"
+        self.check_newest(self._table, int(newest), advice)
         return int(newest)
 
     def _copying(self, connection: Connection, rows: SinkRows) -> Copying:

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, TypeVar
 import pyarrow as pa
 from pyarrow import types
 
-from async_op.connectors.connector_threads import OwnThreads
 from async_op.connectors.epoch_gaps import Repeats
 from async_op.connectors.epoch_rows import OutputRows, SinkRows
 from async_op.connectors.errors import SinkRefused, UnsupportedColumn, UnwritableValue
@@ -75,15 +74,10 @@ class TableSink(ShippedSink):
         table = check_location("table", table, reason="name a table")
         self.name = check_text("name", name, reason="pass the job's id, which names its epochs in the table")
         self._table = table
-        self._threads: OwnThreads | None = None
         self._repeats = Repeats(name)
 
     def __repr__(self) -> str:
         return representation(self, {"table": redacted(self._table), "name": self.name})
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out the threads: Spark Connect sends sinks to its server."""
-        return self.__dict__ | {"_threads": None}
 
     @property
     def place_of_notes(self) -> tuple[str, ...]:
@@ -128,27 +122,17 @@ class TableSink(ShippedSink):
         letters._schema = LETTER_SCHEMA
         return letters
 
-    async def open(self) -> None:
-        """Get ready."""
-        self._threads = self._threads or OwnThreads("keygroups sink", 1)
-
     async def write(self, values: Sequence[dict[str, Any]], epoch: int) -> None:
         """Append the rows of an epoch, unless the table has them."""
-        await self.open()
-        assert self._threads is not None, "opened above"
-        await self._threads.run(lambda: self.write_rows(OutputRows(values), epoch))
+        await self._on_thread(lambda: self.write_rows(OutputRows(values), epoch))
 
     async def refused(self, values: Sequence[dict[str, Any]]) -> list[UnwritableValue]:
         """Return an error for every output that the table would refuse; nothing is written."""
-        await self.open()
-        assert self._threads is not None, "opened above"
-        return await self._threads.run(lambda: self.refused_rows(OutputRows(values)))
+        return await self._on_thread(lambda: self.refused_rows(OutputRows(values)))
 
-    async def close(self) -> None:
-        """End the thread."""
-        if self._threads is not None:
-            threads, self._threads = self._threads, None
-            await threads.close()
+    def check_target(self) -> None:
+        """Raise an error if the table is not the one that this job has written to; blocks."""
+        self._asked(self._newest_epoch)
 
     def write_rows(self, rows: SinkRows, epoch: int) -> None:
         """Append the rows of an epoch, unless the table has them; blocks."""
@@ -198,6 +182,10 @@ class TableSink(ShippedSink):
         # The other lines of its text quote rows.
         is_of_library = type(error).__module__.partition(".")[0] in self._libraries
         return described(error).partition("\n")[0] if is_of_library else None
+
+    @abstractmethod
+    def _newest_epoch(self) -> int | None:
+        """Return the newest epoch that the table has; None without a table. Raises what `check_target` does."""
 
     @abstractmethod
     def _append_unless_there(self, rows: SinkRows, epoch: int) -> int | None:

@@ -76,6 +76,12 @@ class Delivery:
         Called with the outputs and the epoch; must be idempotent by epoch.
     output_schema : pyarrow.Schema
         The schema of the outputs, for old snapshots that do not store it.
+    folder : Folder
+        The operator's folder.
+    lineage : str
+        The first part of all idempotency keys.
+    known : int
+        The newest epoch that earlier runs may have delivered.
 
     Attributes
     ----------
@@ -83,12 +89,19 @@ class Delivery:
         Whether the outlet is at work.
     """
 
-    def __init__(self, outlet: Outlet, output_schema: pa.Schema) -> None:
+    def __init__(self, outlet: Outlet, output_schema: pa.Schema, *, folder: Folder, lineage: str, known: int) -> None:
         self._outlet = outlet
         self._output_schema = output_schema
         self._last: Delivered | None = None
         self.is_under_way = False
         self._hurry = threading.Event()
+        sink = outlet.shipped if isinstance(outlet, IntoSink) else None
+        self._shipped = None if sink is None else _ShippedDelivery(folder, lineage, sink, self._hurry, known=known)
+
+    def open(self) -> None:
+        """Have a sink of this package, and its sink of dead letters, look at their targets."""
+        if self._shipped is not None:
+            self._shipped.open()
 
     def hurry(self) -> None:
         """Wait no longer between attempts of the sink: the next one is the last."""
@@ -119,12 +132,10 @@ class Delivery:
         try:
             with named_jobs(spark, snapshot.manifest.operator_id, newest.epoch, "sink"), _of_sink(newest.epoch):
                 frame = outputs_frame(spark, snapshot, self._output_schema, known)
-                sink = self._outlet.shipped if isinstance(self._outlet, IntoSink) else None
-                if sink is None:
+                if self._shipped is None:
                     self._outlet(frame, EpochRef(*newest))
                 else:
-                    lineage = snapshot.manifest.lineage or ""
-                    _ShippedDelivery(snapshot.folder, lineage, sink, self._hurry).deliver(frame, newest)
+                    self._shipped.deliver(frame, newest)
         finally:
             self.is_under_way = False
 
@@ -204,14 +215,20 @@ class _ShippedDelivery(SinkDelivery):
 
     letters_come_first = True
 
-    def __init__(self, folder: Folder, lineage: str, sink: ShippedSink, hurry: threading.Event) -> None:
+    def __init__(self, folder: Folder, lineage: str, sink: ShippedSink, hurry: threading.Event, *, known: int) -> None:
         letters = None if sink.dead_letters is None else letters_sink_of(sink.dead_letters)
-        super().__init__(folder, lineage, sink, letters)
+        super().__init__(folder, lineage, sink, letters, known=known)
         self._hurry = hurry
 
     @property
     def is_hurried(self) -> bool:
         return self._hurry.is_set()
+
+    def open(self) -> None:
+        """Have the sinks look at their targets."""
+        for sink in (self._sink, self._dead_letters):
+            if isinstance(sink, ShippedSink):
+                self._done(self.opened(sink, sink.check_target))
 
     def deliver(self, frame: DataFrame, epoch: Delivered) -> None:
         """Give an epoch to the sink."""

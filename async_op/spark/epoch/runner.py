@@ -114,7 +114,6 @@ class EpochRunner:
         self._input_schema = input_schema
         self._output_schema = output_schema
         self._identity = Identity(lineage)
-        self.delivery = Delivery(outlet, output_schema)
         self._watermark_delay_milliseconds = watermark_delay_milliseconds
         self._lock = threading.RLock()
         self._is_closed = False
@@ -123,6 +122,13 @@ class EpochRunner:
         self.fleet = Fleet(self._factory_for, spark, store.folder, is_resident=settings.is_resident)
         self.coordinator = Coordinator(store, retention)
         self.coordinator.take_over()
+        self.delivery = Delivery(
+            outlet,
+            output_schema,
+            folder=store.folder,
+            lineage=lineage,
+            known=self.position.ref.epoch,
+        )
         self._watch = EpochWatch(store, self.fleet)
 
     def rescale(self, parallelism: int) -> None:

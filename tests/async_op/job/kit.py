@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from async_op import AsyncFunction, InvocationContext, Job
@@ -141,6 +142,13 @@ def new_job(source: Any, steps: Any, sink: Any, **options: Any) -> Job:
     """Return a job with a place of its own."""
     options = {"snapshots": f"memory://{uuid.uuid4().hex}", "job_id": "job", "snapshot_interval": 0.02} | options
     return Job(source, steps, sink, **options)
+
+
+def put_back(snapshots: Path, versions: int) -> None:
+    """Give up the newest versions of a job, as after a loss: no mark says what its sink has had."""
+    manifests = sorted((snapshots / "job" / "manifests").iterdir())
+    for path in (*manifests[-versions:], *(path for path in (snapshots / "job").iterdir() if path.is_file())):
+        path.unlink()
 
 
 @asynccontextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Literal
@@ -63,8 +62,9 @@ class Driver:
         lineage = lineage_of(self.store.folder, None if self.latest is None else self.latest.manifest)
         check(cluster.lineage in (None, lineage), f"the lineage is {lineage}, and calls were made as {cluster.lineage}")
         cluster.lineage = lineage
-        self._sink = SimulatedDelivery(self.store.folder, lineage, cluster.target, self._in_sink, threading.Event())
         epoch = epoch_of(self.latest)
+        self._sink = SimulatedDelivery(self.store.folder, lineage, cluster.target, self._in_sink, epoch or 0)
+        self._sink.open()
         if epoch is not None:
             self.delivery.commit(epoch)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +81,11 @@ class _Output(ShippedSink):
         self.target = target
         self.point = point
 
+    def check_target(self) -> None:
+        self.check_newest("simulated", max(self.target.outputs, default=0), "")
+
     def write_rows(self, rows: Any, epoch: int) -> None:
+        self.check_target()  # each epoch was committed before it got here, whatever has happened
         self.point("before the outputs")
         errors = self._errors(rows)
         if errors:
@@ -114,8 +119,8 @@ class _Epoch(Values):
 class SimulatedDelivery(_ShippedDelivery):
     """Gives epochs to a target as a pipeline on Spark gives them to a sink of this package."""
 
-    def __init__(self, folder: Folder, lineage: str, target: Target, point: Point, hurry: Any) -> None:
-        super().__init__(folder, lineage, _Output(target, point), hurry)
+    def __init__(self, folder: Folder, lineage: str, target: Target, point: Point, known: int) -> None:
+        super().__init__(folder, lineage, _Output(target, point), threading.Event(), known=known)
 
     def give(self, outputs: list[Any], epoch: Delivered) -> None:
         """Deliver an epoch, or raise what the sink has raised."""

@@ -72,9 +72,12 @@ async def test_a_store_that_stays_busy_ends_the_job_with_the_name_of_the_connect
 ) -> None:
     root = root_with_input(s3)
     s3.busy = 0 if in_call else 50
+    stuck = job(s3, root, tmp_path, busy_for=50, in_call=in_call, attempts=3)
+    if not in_call:
+        stuck._sink = FileSink(tmp_path / "out", "json")
 
     with pytest.raises(error, match=names):
-        await job(s3, root, tmp_path, busy_for=50, in_call=in_call, attempts=3).run()
+        await stuck.run()
 
 
 async def test_a_store_of_snapshots_that_is_busy_is_survived_by_restarts(s3: S3Server) -> None:

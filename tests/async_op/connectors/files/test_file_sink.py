@@ -19,12 +19,20 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from async_op.connectors import EpochsBehind, FileSink, FileSource, SinkFolderRefused, TargetTaken, UnwritableValue
+from async_op.connectors import (
+    EpochsBehind,
+    FileSink,
+    FileSource,
+    SinkFolderRefused,
+    TargetAhead,
+    TargetTaken,
+    UnwritableValue,
+)
 from async_op.connectors.files.sink import FileFolder
 from keygroups import ConfigError
 from snapshots import PathObstructed
 from tests.async_op.connectors.kit import values_of
-from tests.async_op.job.kit import new_job, same
+from tests.async_op.job.kit import new_job, put_back, same
 
 ROWS = [{"n": 1, "name": 'é\n"x"\ry'}, {"n": 2, "name": None}, {"n": 3, "name": "a\rb"}]
 
@@ -107,6 +115,26 @@ async def test_files_of_another_job_are_not_replaced(tmp_path: Path, storage: st
     read = [value for name in await source.partitions() for value in await values_of(source, name)]
     await source.close()
     assert read == [1, 2]
+
+
+@pytest.mark.parametrize("versions", [1, 2, 5])
+async def test_files_of_versions_that_were_given_up_have_to_be_removed(tmp_path: Path, versions: int) -> None:
+    def job(*numbers: int) -> Any:
+        sink = FileSink(tmp_path / "out", "json")
+        return new_job([*numbers], same, sink, snapshots=str(tmp_path / "snapshots"))
+
+    for count in range(1, 5):
+        await job(*range(count)).run()
+    put_back(tmp_path / "snapshots", versions)
+    for _ in range(2):
+        with pytest.raises(TargetAhead, match="remove the files of the later epochs") as raised:
+            await job(*range(4), 100).run()
+    for name in filter(lambda name: name.startswith("epoch-"), visible(tmp_path / "out")):
+        if int(name.removeprefix("epoch-").removesuffix(".jsonl")) > raised.value.known:
+            (tmp_path / "out" / name).unlink()
+    await job(*range(4), 100).run()
+    lines = [line for path in (tmp_path / "out").glob("*.jsonl") for line in path.read_text().split()]
+    assert sorted(map(int, lines)) == [*range(4), 100]
 
 
 @pytest.mark.parametrize("format", ["csv", "parquet"])

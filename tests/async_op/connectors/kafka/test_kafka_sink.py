@@ -25,6 +25,7 @@ from async_op.connectors import (
     KafkaRefused,
     KafkaSink,
     SinkFenced,
+    TargetAhead,
     TargetReplaced,
     TargetTaken,
     UnwritableValue,
@@ -315,6 +316,23 @@ async def test_the_epochs_of_another_job_are_not_taken_for_those_of_this_one(ser
         await tuesday.write([b"7"], 1)
     await monday.write([b"2"], 2)  # it is not fenced either
     for sink in (monday, tuesday):
+        await sink.close()
+    assert read_all(server, served_topic) == [b"1", b"2"]
+
+
+async def test_a_topic_that_is_ahead_of_the_snapshots_is_told_before_the_first_epoch(
+    server: str, served_topic: str
+) -> None:
+    first, later = (sink_into(server, served_topic) for _ in range(2))
+    first.newest_known = 0
+    await first.open()
+    for epoch in (1, 2):
+        await first.write([b"%d" % epoch], epoch)
+        first.newest_known = epoch  # as the job says
+    later.newest_known = 1
+    with pytest.raises(TargetAhead, match="give the sink another name"):
+        await later.open()
+    for sink in (first, later):
         await sink.close()
     assert read_all(server, served_topic) == [b"1", b"2"]
 

@@ -1,8 +1,9 @@
-"""Tables that were removed or replaced while a job ran, or between two runs, and servers that are away."""
+"""Tables that were removed or replaced while a job ran or between two runs, or are ahead, and servers that are away."""
 
 from __future__ import annotations
 
 import pickle
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Any
 
 import psycopg
 import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction
 from pyiceberg.catalog import load_catalog
 
-from async_op import FixedDelayRetry, Job
+from async_op import FixedDelayRetry, Job, RestartPolicy
 from async_op.connectors import (
     DeltaSink,
     FileSink,
@@ -20,6 +22,7 @@ from async_op.connectors import (
     PostgresSink,
     SinkRefused,
     SinkUnavailable,
+    TargetAhead,
     TargetMissing,
     TargetReplaced,
     TargetTaken,
@@ -28,7 +31,7 @@ from async_op.connectors.tables.copying import Copying
 from async_op.dead_letters import letter_value
 from keygroups import ConfigError
 from tests.async_op.connectors.tables.targets import Delta, Iceberg, Postgres, Target
-from tests.async_op.job.kit import Epochs, new_job
+from tests.async_op.job.kit import Epochs, new_job, put_back
 
 
 async def as_row(number: int) -> dict[str, Any]:
@@ -46,6 +49,36 @@ def remove(target: Target) -> None:
         case Postgres():
             with psycopg.connect(target.url) as connection:
                 connection.execute("drop table keygroups_epochs")
+
+
+def advice_of(target: Target, epoch: int) -> str:
+    match target:
+        case Delta():
+            return f"restore the table as it was at epoch {epoch}, with its transaction 'job'"
+        case Iceberg():
+            return f"roll the table back to the snapshot of epoch {epoch}, and set keygroups.epoch.job to it"
+        case _:
+            return f"delete the rows of later epochs, and set its epoch in keygroups_epochs to {epoch}"
+
+
+def put_table_back(target: Target, epoch: int) -> None:
+    match target:
+        case Delta():
+            table = DeltaTable(target.arguments[0])
+            commits = [one for one in table.history() if int(one.get("keygroups.epoch", -1)) <= epoch]
+            noted = CommitProperties(app_transactions=[Transaction("job", epoch)])
+            table.restore(commits[0]["version"], commit_properties=noted)
+        case Iceberg():
+            catalog = load_catalog(**target.catalog)
+            orders = catalog.load_table("sales.orders")
+            snapshots = [one for one in orders.snapshots() if int(one.summary["keygroups.epoch"]) <= epoch]
+            orders.manage_snapshots().rollback_to_snapshot(snapshots[-1].snapshot_id).commit()
+            orders.transaction().set_properties({"keygroups.epoch.job": str(epoch)}).commit_transaction()
+            catalog.close()
+        case Postgres():
+            with psycopg.connect(target.url) as connection:
+                connection.execute("delete from orders where n >= %s", ((epoch + 1) // 2,))
+                connection.execute("update keygroups_epochs set epoch = %s where job = 'job'", (epoch,))
 
 
 def job_into(target: Target, folder: Path, *numbers: int, name: str = "job", **options: Any) -> Job:
@@ -120,6 +153,47 @@ async def test_epochs_of_another_job_are_not_taken_for_those_of_this_one(target:
         notes.unlink()  # as if the job had been killed before it noted that the table has an epoch
     await job_into(target, monday, 1, 2).run()
     assert target.numbers() == [1, 2, 7]
+
+
+@pytest.mark.parametrize("versions", [1, 2, 5])
+async def test_new_outputs_are_not_taken_for_those_of_versions_that_were_given_up(
+    target: Target, tmp_path: Path, versions: int
+) -> None:
+    for count in range(1, 5):
+        await job_into(target, tmp_path, *range(count)).run()
+    put_back(tmp_path / "snapshots", versions)
+    for _ in range(2):
+        with pytest.raises(TargetAhead, match="an earlier version") as raised:
+            await job_into(target, tmp_path, *range(4), 100, restart=RestartPolicy()).run()
+    error = pickle.loads(pickle.dumps(raised.value))
+    assert error.newest > error.known
+    assert target.numbers() == [*range(4)]
+
+    assert advice_of(target, error.known) in str(error)
+    put_table_back(target, error.known)
+    for _ in range(2):
+        await job_into(target, tmp_path, *range(4), 100).run()
+    assert target.numbers() == [*range(4), 100]
+
+
+@pytest.mark.parametrize("restart", [None, RestartPolicy(initial_delay=0)])
+async def test_an_epoch_whose_answer_was_lost_is_no_later_one(
+    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restart: RestartPolicy | None
+) -> None:
+    append, written = target.kind._append_unless_there, []
+
+    def lose_answer(sink: Any, rows: Any, epoch: int) -> Any:
+        written.append(append(sink, rows, epoch))
+        if written[-1] is None:
+            raise ConnectionError("the answer was lost")
+        return written[-1]
+
+    monkeypatch.setattr(target.kind, "_append_unless_there", lose_answer)
+    for count in (1, 3):
+        job = job_into(target, tmp_path, *range(count), restart=restart)
+        job._sink.retry = FixedDelayRetry(3, delay=0) if restart is None else None
+        await job.run()
+    assert (target.numbers(), len(written)) == ([0, 1, 2], 4)
 
 
 async def test_another_table_under_the_name_of_another_job_is_refused(server: str, tmp_path: Path) -> None:
@@ -239,4 +313,6 @@ async def test_a_server_that_is_away_is_asked_again_and_a_wrong_name_is_not(
     with pytest.raises(SinkUnavailable if attempts > 1 else SinkRefused) as raised:
         await new_job([1], as_row, sink).run()
     assert len(asked) == attempts
-    assert "epoch 1" in f"{raised.value}{getattr(raised.value, '__notes__', '')}"
+    assert re.search(
+        "opening PostgresSink|could not be opened", f"{raised.value}{getattr(raised.value, '__notes__', '')}"
+    )

@@ -48,7 +48,7 @@ async def test_a_limit_of_the_user_wins(server: str, monkeypatch: pytest.MonkeyP
         await sink.write([{"n": number}], number)
         await sink.close()
 
-    assert (asked, target.numbers()) == (["100s", "7s", "0"], [0, 1, 2])
+    assert (asked, target.numbers()) == (["100s", "100s", "7s", "7s", "0", "0"], [0, 1, 2])
 
 
 DOMAINS = (

@@ -36,8 +36,12 @@ class Output(Sink[Any]):
         self.world = world
         self.on_error = world.scenario.on_error
 
+    async def open(self) -> None:
+        self._check_newest()
+
     async def write(self, values: Sequence[Any], epoch: int) -> None:
         world = self.world
+        self._check_newest()
         world.check((world.store.newest_version() or 0) >= epoch, f"epoch {epoch} was delivered before its commit")
         world.note("outputs", epoch, values)
         world.crash_point("before the outputs")
@@ -57,6 +61,10 @@ class Output(Sink[Any]):
     async def refused(self, values: Sequence[Any]) -> list[UnwritableValue]:
         self.world.crash_point("between a refusal and its note")
         return self._errors(values) if self.world.scenario.finds_all_refused else []
+
+    def _check_newest(self) -> None:
+        newest, known = max(self.world.epochs, default=0), self.newest_known
+        self.world.check(known is not None and newest <= known, f"the target has epoch {newest}, and may have {known}")
 
     def _errors(self, values: Sequence[Any]) -> list[UnwritableValue]:
         is_named = self.world.scenario.names_refused
