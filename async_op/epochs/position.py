@@ -260,6 +260,15 @@ class JobPosition:
         return {"job": asdict(self)}
 
 
+def newest_epoch(snapshot: Snapshot | None) -> int | None:
+    """Return the newest epoch in a snapshot of a job or a pipeline: 0 without a snapshot, None if it does not say."""
+    if snapshot is None:
+        return 0
+    stored = snapshot.source_position or {}
+    epoch: int | None = stored.get("job", stored).get("epoch")
+    return epoch
+
+
 def _first(timers: Iterable[int | None]) -> int | None:
     return min((timer for timer in timers if timer is not None), default=None)
 

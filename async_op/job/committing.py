@@ -72,11 +72,6 @@ class Committer(Coordinator):
         super().__init__(store, retention)
         self._keys = dict(keys)
 
-    @property
-    def newest_cut(self) -> int | None:
-        """The version of the newest cut, 0 before the first; None if the snapshot does not say."""
-        return 0 if self.snapshot is None else JobPosition.of(self.snapshot).epoch
-
     def commit_cut(
         self,
         pending: PendingSnapshot,

@@ -18,6 +18,7 @@ from async_op.connectors.conformance import to_await
 from async_op.connectors.retrying import retried
 from async_op.connectors.sink import Sink
 from async_op.connectors.source import Source
+from async_op.epochs.position import newest_epoch
 from async_op.in_flight.idempotency_keys import Identity
 from async_op.in_flight.waiters import Waiters
 from async_op.job.chain import Chain, Plan, cuts_of
@@ -105,7 +106,7 @@ class Run:
             setting.plan.lineage,
             setting.sink,
             setting.dead_letters,
-            known=committer.newest_cut,
+            known=newest_epoch(committer.snapshot),
         )
         self._news = Waiters()
         self._reading = Reading(

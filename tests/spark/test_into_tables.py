@@ -53,7 +53,7 @@ def pipeline(folder: Path, format: str) -> AsyncPipeline:
     )
 
 
-def start(spark: SparkSession, folder: Path, format: str, of_format: dict[str, Any]) -> Any:
+def start(spark: SparkSession, folder: Path, format: str, of_format: dict[str, Any], adopt: Any = None) -> Any:
     """Start a pipeline whose micro-batches have a file each."""
     stream = spark.readStream.schema("n bigint").option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
     return pipeline(folder, format).to_table(
@@ -62,6 +62,7 @@ def start(spark: SparkSession, folder: Path, format: str, of_format: dict[str, A
         format=format,
         checkpoint_location=folder / f"checkpoint_{format}",
         trigger={"availableNow": True},
+        adopt=adopt,
     )
 
 
@@ -212,6 +213,18 @@ def test_new_rows_are_not_taken_for_those_of_versions_that_were_given_up(spark: 
     with pytest.raises(Exception, match="restore the table as it was at epoch 1"):
         start(spark, kept, "delta", arguments).awaitTermination()
     assert target.numbers() == list(range(15))
+
+
+def test_a_table_goes_on_where_state_is_given_up(spark: SparkSession, tmp_path: Path) -> None:
+    """The empty state that stands for a checkpoint names no epoch, and later epochs are newer than all earlier ones."""
+    target = Delta(tmp_path)
+    arguments = {"table": target.arguments[0]}
+    for first, adopt in ((0, None), (5, "checkpoint"), (10, None)):
+        spark.range(first, first + 5, 1, 1).toDF("n").write.mode("append").parquet(str(tmp_path / "in"))
+        if adopt:
+            shutil.rmtree(tmp_path / "checkpoint_delta")
+        start(spark, tmp_path, "delta", arguments, adopt=adopt).awaitTermination()
+    assert target.numbers() == sorted([*range(15), *range(5)])
 
 
 def test_the_explanation_names_the_sink(spark: SparkSession, tmp_path: Path) -> None:

@@ -80,8 +80,8 @@ class Delivery:
         The operator's folder.
     lineage : str
         The first part of all idempotency keys.
-    known : int
-        The newest epoch that earlier runs may have delivered.
+    known : int or None
+        The newest epoch that earlier runs may have delivered; None if that is not known.
 
     Attributes
     ----------
@@ -89,7 +89,9 @@ class Delivery:
         Whether the outlet is at work.
     """
 
-    def __init__(self, outlet: Outlet, output_schema: pa.Schema, *, folder: Folder, lineage: str, known: int) -> None:
+    def __init__(
+        self, outlet: Outlet, output_schema: pa.Schema, *, folder: Folder, lineage: str, known: int | None
+    ) -> None:
         self._outlet = outlet
         self._output_schema = output_schema
         self._last: Delivered | None = None
@@ -215,7 +217,9 @@ class _ShippedDelivery(SinkDelivery):
 
     letters_come_first = True
 
-    def __init__(self, folder: Folder, lineage: str, sink: ShippedSink, hurry: threading.Event, *, known: int) -> None:
+    def __init__(
+        self, folder: Folder, lineage: str, sink: ShippedSink, hurry: threading.Event, *, known: int | None
+    ) -> None:
         letters = None if sink.dead_letters is None else letters_sink_of(sink.dead_letters)
         super().__init__(folder, lineage, sink, letters, known=known)
         self._hurry = hurry

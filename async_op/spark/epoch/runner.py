@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from async_op.epochs.coordinator import Coordinator
-from async_op.epochs.position import EpochTimes, SourcePosition
+from async_op.epochs.position import EpochTimes, SourcePosition, newest_epoch
 from async_op.epochs.retention import Retention
 from async_op.hosting.epoch import one_of_each
 from async_op.hosting.errors import FeederFenced, HostLost, IncompleteEpoch
@@ -127,7 +127,7 @@ class EpochRunner:
             output_schema,
             folder=store.folder,
             lineage=lineage,
-            known=self.position.ref.epoch,
+            known=newest_epoch(self._latest),
         )
         self._watch = EpochWatch(store, self.fleet)
 
