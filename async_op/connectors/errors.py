@@ -423,6 +423,25 @@ class TargetAhead(KeyGroupsError, RuntimeError):
     )
 
 
+class TargetBehind(KeyGroupsError, RuntimeError):
+    """A sink's target has lost epochs: it was restored from a backup, or a server has taken over that lacked them."""
+
+    is_permanent = True
+
+    target: str
+    """The table or topic."""
+    newest: int
+    """The newest epoch that the target has."""
+    written: int
+    """The newest epoch that the job has written to it."""
+
+    _template = (
+        "{target} has epochs up to {newest}, but this job has written epoch {written} to it: the target was restored "
+        "from a backup, or lost transactions in a failover; nothing was written now. Go back to a snapshot of epoch "
+        "{newest} or earlier, whose outputs come again; or accept the gap, and give the sink another name"
+    )
+
+
 class TopicReplaced(InputReplaced):
     """A topic no longer has the records that were read: it was deleted and created again."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from async_op.connectors.connector_threads import OwnThreads
-from async_op.connectors.errors import TargetAhead, UnwritableValue
+from async_op.connectors.errors import TargetAhead, TargetBehind, UnwritableValue
 from async_op.connectors.retrying import is_transient_of_library
 from async_op.dead_letters import OnError, check_on_error
 from async_op.retry import ExponentialBackoffRetry, RetryPolicy
@@ -55,6 +55,10 @@ class Sink(ABC, Generic[T]):
         last one that was tried since. The job sets it before it opens the sink, and after each attempt. If the target
         has a newer one, the snapshots were put back to an earlier version, and a sink that notes epochs in its target
         raises `TargetAhead`: it would take new outputs for repeated ones. None compares nothing.
+    newest_written : int or None
+        The newest epoch that the target must have, because the job has written it there; None compares nothing. The job
+        sets it as it sets `newest_known`. A table without it has lost transactions, as in a failover to a server that
+        is behind, and the sink raises `TargetBehind`.
 
     Examples
     --------
@@ -71,6 +75,7 @@ class Sink(ABC, Generic[T]):
     was_written: bool = False
     lineage: str = ""
     newest_known: int | None = None
+    newest_written: int | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -205,12 +210,19 @@ class ShippedSink(Sink[Any]):
             It has epochs of another job under this name.
         TargetAhead
             It has epochs that the job's snapshots do not contain.
+        TargetBehind
+            It has lost epochs that the job has written.
         """
 
-    def check_newest(self, target: str, newest: int, advice: str) -> None:
+    def check_ahead(self, target: str, newest: int, advice: str) -> None:
         """Raise `TargetAhead` if the newest epoch of a target is not in the job's snapshots."""
         if self.newest_known is not None and newest > self.newest_known:
             raise TargetAhead(target, newest, self.newest_known, advice)
+
+    def check_behind(self, target: str, newest: int) -> None:
+        """Raise `TargetBehind` if a target no longer has the newest epoch that was written to it."""
+        if self.newest_written is not None and newest < self.newest_written:
+            raise TargetBehind(target, newest, self.newest_written)
 
     @abstractmethod
     def write_rows(self, rows: SinkRows, epoch: int) -> None:

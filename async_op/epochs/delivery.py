@@ -20,6 +20,7 @@ from async_op.connectors.errors import SinkUnavailable, UnwritableValue
 from async_op.connectors.retrying import Attempts
 from async_op.connectors.sink import Sink
 from async_op.dead_letters import CUT_LENGTHS, DeadLetter, cut_row, row_of
+from async_op.epochs.position import SinkEpochs
 from keygroups.safe_text import add_note, errors_in
 from snapshots.filesystem import Folder
 from snapshots.format.delivered import Delivered, mark_delivered
@@ -138,19 +139,21 @@ class SinkDelivery(ABC):
         Gets the outputs.
     dead_letters : Sink or None
         Gets the dead letters.
-    known : int or None
-        The newest epoch that earlier runs may have written; None if that is not known.
+    epochs : SinkEpochs
+        Which epochs earlier runs have written, by the snapshot that this one starts from.
     """
 
     letters_come_first: ClassVar[bool]
     """Whether the dead letters of refused outputs are written before the rest, of which no more is refused then."""
 
     def __init__(
-        self, folder: Folder, lineage: str, sink: Sink[Any], dead_letters: Sink[Any] | None, *, known: int | None
+        self, folder: Folder, lineage: str, sink: Sink[Any], dead_letters: Sink[Any] | None, epochs: SinkEpochs
     ) -> None:
         self._folder = folder
         self._lineage = lineage
-        self._known = known
+        self._known = epochs.known
+        self.written_epochs = dict(epochs.written)
+        """The newest epoch that each of the two sinks has written, for the next snapshot; read by any thread."""
         self._notes = SinkNotes(folder)
         self._sink = sink
         self._dead_letters = dead_letters
@@ -171,6 +174,7 @@ class SinkDelivery(ABC):
         sink.lineage = self._lineage
         sink.newest_known = self._known
         sink.was_written = yield Note(lambda: self._notes.was_written(self._role(sink), repr(sink)))
+        sink.newest_written = self.written_epochs.get(self._role(sink)) if sink.was_written else None
 
     def opened(self, sink: Sink[Any], opening: Callable[[], Any]) -> Steps[None]:
         """Open one of the two sinks by what `opening` returns."""
@@ -209,12 +213,12 @@ class SinkDelivery(ABC):
                 yield from self._keep(refused, content)
         self.refused += len(refused.outputs)
         if left is not None:
-            yield Note(lambda: self._note_written(sink))
+            yield Note(lambda: self._note_written(sink, epoch.epoch))
         return refused
 
     def marked(self, epoch: Delivered) -> Steps[None]:
         """Remember that the sinks have had an epoch. If that fails, a restart delivers it again."""
-        yield Note(lambda: mark(self._folder, epoch))
+        yield Note(lambda: mark(self._folder, epoch, self.written_epochs))
 
     def _tried(
         self, sink: Sink[Any], epoch: Delivered | None, work: Callable[[], Any], doing: str, given: Values | None
@@ -238,7 +242,8 @@ class SinkDelivery(ABC):
         if self._known is not None:
             sink.newest_known = self._known = max(self._known, epoch)
 
-    def _note_written(self, sink: Sink[Any]) -> None:
+    def _note_written(self, sink: Sink[Any], epoch: int) -> None:
+        sink.newest_written = self.written_epochs[self._role(sink)] = epoch
         try:
             self._notes.note_written(self._role(sink), repr(sink))
         except OSError as error:
@@ -248,10 +253,10 @@ class SinkDelivery(ABC):
         return "outputs" if sink is self._sink else "dead_letters"
 
 
-def mark(folder: Folder, epoch: Delivered) -> None:
+def mark(folder: Folder, epoch: Delivered, written: Mapping[str, int]) -> None:
     """Remember that the sink has had an epoch, and the epochs before it. If that fails, a restart delivers it again."""
     try:
-        mark_delivered(folder, epoch)
+        mark_delivered(folder, epoch, written)
     except OSError as error:
         _log.warning("epoch %d was delivered but not marked, a restart delivers it again: %s", epoch.epoch, error)
 

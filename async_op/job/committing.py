@@ -79,6 +79,7 @@ class Committer(Coordinator):
         outputs: EpochOutputs,
         counts: Counts,
         others: Sequence[Contribution] = (),
+        written_epochs: Mapping[str, int] = MappingProxyType({}),
     ) -> CommittedEpoch | None:
         """Write the parts, and commit them with the parts of other processes, with the counts of the cut.
 
@@ -91,7 +92,12 @@ class Committer(Coordinator):
         counts = added_up([counts, *(other.counts for other in others)])
         metrics = counts | counts_of_written(handles, sum(seconds for _, seconds in written))
         metrics |= counts_by_child([other.counts | other.process for other in others])
-        position = JobPosition(epoch=pending.version, parallelism=parts[0][1].parallelism, keys=self._keys)
+        position = JobPosition(
+            epoch=pending.version,
+            parallelism=parts[0][1].parallelism,
+            keys=self._keys,
+            written=dict(written_epochs),
+        )
         snapshot = self.commit(pending, handles, position, metrics)
         own = [stored for stored in snapshot.outputs() if stored.version == snapshot.version]
         if not own:

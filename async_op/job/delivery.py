@@ -15,6 +15,7 @@ import pyarrow as pa
 from async_op.connectors.errors import ConnectorInterrupted
 from async_op.connectors.sink import Sink
 from async_op.epochs.delivery import Ask, Letters, Note, Pause, RefusedOutputs, SinkDelivery, Steps, Values
+from async_op.epochs.position import SinkEpochs
 from async_op.in_flight.waiters import Waiters
 from async_op.job.errors import ConnectorCancelled, DeadLettersUnclaimed
 from async_op.job.outputs import values_in
@@ -58,9 +59,9 @@ class JobDelivery(SinkDelivery):
     letters_come_first = False
 
     def __init__(
-        self, folder: Folder, lineage: str, sink: Sink[Any], dead_letters: Sink[Any] | None, *, known: int | None
+        self, folder: Folder, lineage: str, sink: Sink[Any], dead_letters: Sink[Any] | None, epochs: SinkEpochs
     ) -> None:
-        super().__init__(folder, lineage, sink, dead_letters, known=known)
+        super().__init__(folder, lineage, sink, dead_letters, epochs)
         self._hurry = asyncio.Event()
         self._waiting = deque[CommittedEpoch]()
         self.changed = Waiters()

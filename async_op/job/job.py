@@ -19,7 +19,7 @@ from async_op.connectors.sink import Sink
 from async_op.connectors.source import Source
 from async_op.durations import check_delay, check_positive_delay
 from async_op.epochs.adoption import check_declared, check_fixed, check_kind, check_steps, warn_of_repartition
-from async_op.epochs.position import JobPosition
+from async_op.epochs.position import JobPosition, SinkEpochs
 from async_op.epochs.restarts import RestartPolicy, Restarts
 from async_op.epochs.retention import Retention
 from async_op.functions.plain import AnyFunction
@@ -448,7 +448,8 @@ class Job:
             self._store, self._retention, {name: columns_of(step.key_by) for name, step in self._given_steps.items()}
         )
         with told_if_long(f"taking over the snapshots of job {self._store.operator_id}"):
-            lineage = await to_the_end(asyncio.ensure_future(on_own_thread(self._claim, committer)))
+            claiming = asyncio.ensure_future(on_own_thread(self._claim, committer))
+            lineage, sink_epochs = await to_the_end(claiming)
         snapshot = committer.snapshot
         parallelism = self._starting_parallelism(snapshot)
         max_parallelism = self._key_groups(parallelism) if snapshot is None else snapshot.max_parallelism
@@ -464,16 +465,17 @@ class Job:
             plan=plan,
             snapshot_interval=self._interval or _default_interval(self._store.folder),
             positions=self._positions(),
+            sink_epochs=sink_epochs,
             children=None if self._processes is None else children_of(plan, self._steps, self._processes),
         )
         return Run(setting, committer, collector, parallelism)
 
-    def _claim(self, committer: Committer) -> str:
-        """Take over the job's snapshots, if they are its own; returns the lineage."""
+    def _claim(self, committer: Committer) -> tuple[str, SinkEpochs]:
+        """Take over the job's snapshots, if they are its own; returns the lineage, and what the sinks have by then."""
         folder = self._store.folder
         latest = newest_or_empty(folder)
         if latest is None:
-            return lineage_of(folder, None, self._namespace)
+            return lineage_of(folder, None, self._namespace), SinkEpochs.of(None)
         check_kind(latest, is_of_job=True)
         check_steps(latest, (SOURCE, *self._steps))
         check_fixed(latest, max_parallelism=self._max_parallelism, hash=self._hash, parallelism=self._chosen)
@@ -484,7 +486,7 @@ class Job:
         self._steps = {name: self._with_checked_keys(latest, name, step) for name, step in self._given_steps.items()}
         lineage = lineage_of(folder, latest.manifest, self._namespace)
         committer.take_over()
-        return lineage
+        return lineage, SinkEpochs.of(committer.snapshot)
 
     def _with_checked_keys(self, latest: Snapshot, name: str, step: Step) -> Step:
         wanted, found = columns_of(step.key_by), JobPosition.of(latest).keys.get(name)

@@ -18,7 +18,7 @@ from async_op.connectors.conformance import to_await
 from async_op.connectors.retrying import retried
 from async_op.connectors.sink import Sink
 from async_op.connectors.source import Source
-from async_op.epochs.position import newest_epoch
+from async_op.epochs.position import SinkEpochs
 from async_op.in_flight.idempotency_keys import Identity
 from async_op.in_flight.waiters import Waiters
 from async_op.job.chain import Chain, Plan, cuts_of
@@ -64,6 +64,8 @@ class Setting:
         Seconds between snapshots.
     positions : Positions
         How far the source has been read; nothing yet.
+    sink_epochs : SinkEpochs
+        Which epochs the sinks have.
     children : Children or None
         The processes that have the operators; None if this one has.
     """
@@ -75,6 +77,7 @@ class Setting:
     plan: Plan
     snapshot_interval: float
     positions: Positions
+    sink_epochs: SinkEpochs
     children: Children | None = None
 
 
@@ -106,7 +109,7 @@ class Run:
             setting.plan.lineage,
             setting.sink,
             setting.dead_letters,
-            known=newest_epoch(committer.snapshot),
+            setting.sink_epochs,
         )
         self._news = Waiters()
         self._reading = Reading(
@@ -349,7 +352,8 @@ class Run:
                 await self._end_calls()
             with told_if_long(f"committing version {pending.version} of job {self._setting.job_id}"):
                 others = await self._chain.written(pending, outputs)
-                commit = on_own_thread(self._committer.commit_cut, pending, parts, outputs, counts, others)
+                written = dict(self._delivery.written_epochs)
+                commit = on_own_thread(self._committer.commit_cut, pending, parts, outputs, counts, others, written)
                 epoch = await to_the_end(asyncio.ensure_future(commit))
             undo.pop_all()
         self._committed_work = work, self._chain.work_at_cut

@@ -3,14 +3,18 @@
 It names the epoch and the attempt that committed it, so the mark of a removed history has no effect. A crash may lose
 it, like the hint at the newest version; then the epoch is delivered again.
 
+It also names the newest epoch that was written to each sink: not every epoch has outputs, and dead letters are written
+to a sink of their own.
+
 A job commits while outputs of earlier versions still wait for the sink. Its epochs are versions, and each manifest
 names the outputs of all versions that had not been delivered when it was committed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import groupby
+from types import MappingProxyType
 from typing import NamedTuple
 
 from snapshots.filesystem import Folder
@@ -18,7 +22,8 @@ from snapshots.format.manifest import DataFile
 
 MARK = "delivered"
 
-_MARK_BYTES_MAX = 128
+_MARK_BYTES_MAX = 256
+_NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 class Delivered(NamedTuple):
@@ -36,18 +41,25 @@ class Delivered(NamedTuple):
     attempt: str
 
 
-def mark_delivered(folder: Folder, delivered: Delivered) -> None:
-    """Store the mark of the last delivered epoch."""
-    folder.replace(MARK, f"{delivered.epoch:020d} {delivered.attempt}".encode())
+def mark_delivered(folder: Folder, delivered: Delivered, written: Mapping[str, int] = _NOTHING) -> None:
+    """Store the mark of the last delivered epoch, with the newest epoch that was written to each sink."""
+    parts = [f"{delivered.epoch:020d}", delivered.attempt, *(f"{sink}={epoch}" for sink, epoch in written.items())]
+    folder.replace(MARK, " ".join(parts).encode())
 
 
 def last_delivered(folder: Folder) -> Delivered | None:
     """Return the last delivered epoch, or None if there is no mark."""
+    return last_mark(folder)[0]
+
+
+def last_mark(folder: Folder) -> tuple[Delivered | None, dict[str, int]]:
+    """Return the last delivered epoch, or None if there is no mark, and the newest epoch written to each sink."""
     try:
-        epoch, attempt = folder.read(MARK, 0, _MARK_BYTES_MAX).decode().split(" ")
-        return Delivered(int(epoch), attempt)
+        epoch, attempt, *sinks = folder.read(MARK, 0, _MARK_BYTES_MAX).decode().split(" ")
+        written = {name: int(newest) for name, newest in (sink.split("=") for sink in sinks)}
+        return Delivered(int(epoch), attempt), written
     except (FileNotFoundError, ValueError):
-        return None
+        return None, {}
 
 
 def delivery_of(files: Iterable[DataFile]) -> Delivered:

@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from async_op.connectors import ConnectorNotInstalled, TargetMissing, UnwritableValue
+from async_op.connectors import ConnectorNotInstalled, TargetBehind, TargetMissing, UnwritableValue
 from async_op.spark import AsyncPipeline
 from async_op.spark.epoch import delivery
 from keygroups import ConfigError
@@ -213,6 +213,22 @@ def test_new_rows_are_not_taken_for_those_of_versions_that_were_given_up(spark: 
     with pytest.raises(Exception, match="restore the table as it was at epoch 1"):
         start(spark, kept, "delta", arguments).awaitTermination()
     assert target.numbers() == list(range(15))
+
+
+def test_a_table_that_has_lost_epochs_is_noticed_before_the_first_call(spark: SparkSession, tmp_path: Path) -> None:
+    target = Delta(tmp_path)
+    arguments = {"table": target.arguments[0]}
+    for first in (0, 5, 10):
+        spark.range(first, first + 5, 1, 1).toDF("n").write.mode("append").parquet(str(tmp_path / "in"))
+        start(spark, tmp_path, "delta", arguments).awaitTermination()
+        if first == 0:
+            shutil.copytree(tmp_path / "delta", tmp_path / "backup")
+    shutil.rmtree(tmp_path / "delta")
+    shutil.copytree(tmp_path / "backup", tmp_path / "delta")
+    spark.range(15, 20, 1, 1).toDF("n").write.mode("append").parquet(str(tmp_path / "in"))
+    with pytest.raises(TargetBehind, match="restored from a backup"):
+        start(spark, tmp_path, "delta", arguments)
+    assert target.numbers() == list(range(5))
 
 
 def test_a_table_goes_on_where_state_is_given_up(spark: SparkSession, tmp_path: Path) -> None:

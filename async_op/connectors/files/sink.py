@@ -148,7 +148,8 @@ class FileSink(ShippedSink):
         newest = self._newest = self._newest_epoch() if self._newest is None else self._newest
         if newest and self.lineage and not self.was_written and not self._files.has(_LINEAGE, self.lineage.encode()):
             raise TargetTaken(self._files.uri, self._files.uri)
-        self.check_newest(self._files.uri, newest, "remove the files of the later epochs")
+        # A reader may have moved files away, so a folder is never behind.
+        self.check_ahead(self._files.uri, newest, "remove the files of the later epochs")
 
     def write_rows(self, rows: SinkRows, epoch: int) -> None:
         """Write the file of an epoch of a pipeline on Spark; all of its rows are in memory. Blocks."""

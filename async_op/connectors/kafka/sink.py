@@ -218,9 +218,8 @@ class KafkaSink(ShippedSink):
             self._newest = self._noted_epoch()  # negative if there is none
             if self.was_written and self._newest < 0:
                 raise TargetReplaced(self._topic, self._name)
-            self.check_newest(
-                self._topic, self._newest, "give the sink another name; the topic has these outputs twice"
-            )
+            self.check_ahead(self._topic, self._newest, "give the sink another name; the topic has these outputs twice")
+            self.check_behind(self._topic, self._newest)
 
     def _noted_epoch(self) -> int:
         (found,) = self._consumer.committed([self._noted(-1001)], client.REQUEST_SECONDS_MAX)

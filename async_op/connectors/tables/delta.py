@@ -148,7 +148,8 @@ class DeltaSink(TableSink):
         if self.lineage and table.transaction_version(self._lineage_note) is None:
             raise TargetTaken(redacted(self._table), self.name)
         advice = f"restore the table as it was at epoch {self.newest_known}, with its transaction {self.name!r}"
-        self.check_newest(redacted(self._table), newest, advice)
+        self.check_ahead(redacted(self._table), newest, advice)
+        self.check_behind(redacted(self._table), newest)
         return newest
 
     def _refused_by_table(self, rows: SinkRows) -> list[UnwritableValue]:

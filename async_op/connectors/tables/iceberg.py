@@ -138,7 +138,8 @@ class IcebergSink(TableSink):
         if self.lineage and lineage and lineage != self.lineage:
             raise TargetTaken(redacted(self._table), self.name)
         advice = f"roll the table back to the snapshot of epoch {self.newest_known}, and set {self._property} to it"
-        self.check_newest(redacted(self._table), int(noted), advice)
+        self.check_ahead(redacted(self._table), int(noted), advice)
+        self.check_behind(redacted(self._table), int(noted))
         return int(noted)
 
     def _refused_by_table(self, rows: SinkRows) -> list[UnwritableValue]:

@@ -193,7 +193,8 @@ class PostgresSink(TableSink):
         if is_same is False:  # null without a table, which is looked for next
             raise TargetReplaced(self._table, self.name)
         advice = f"delete the rows of later epochs, and set its epoch in keygroups_epochs to {self.newest_known}"
-        self.check_newest(self._table, int(newest), advice)
+        self.check_ahead(self._table, int(newest), advice)
+        self.check_behind(self._table, int(newest))
         return int(newest)
 
     def _copying(self, connection: Connection, rows: SinkRows) -> Copying:

@@ -20,7 +20,7 @@ from async_op.connectors.errors import ConnectorInterrupted
 from async_op.connectors.sink import ShippedSink
 from async_op.connectors.sink import Sink as ConnectorSink
 from async_op.epochs.delivery import Ask, Letters, Note, Pause, RefusedOutputs, SinkDelivery, Steps, Values, mark
-from async_op.epochs.position import BEGINNING, EpochRef, SourcePosition
+from async_op.epochs.position import BEGINNING, EpochRef, SinkEpochs, SourcePosition
 from async_op.spark.epoch.job_names import named_jobs
 from async_op.spark.errors import CalledInSink
 from keygroups.arguments import not_awaitable
@@ -80,8 +80,8 @@ class Delivery:
         The operator's folder.
     lineage : str
         The first part of all idempotency keys.
-    known : int or None
-        The newest epoch that earlier runs may have delivered; None if that is not known.
+    epochs : SinkEpochs
+        Which epochs earlier runs have written, by the snapshot that this one starts from.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class Delivery:
     """
 
     def __init__(
-        self, outlet: Outlet, output_schema: pa.Schema, *, folder: Folder, lineage: str, known: int | None
+        self, outlet: Outlet, output_schema: pa.Schema, *, folder: Folder, lineage: str, epochs: SinkEpochs
     ) -> None:
         self._outlet = outlet
         self._output_schema = output_schema
@@ -98,7 +98,12 @@ class Delivery:
         self.is_under_way = False
         self._hurry = threading.Event()
         sink = outlet.shipped if isinstance(outlet, IntoSink) else None
-        self._shipped = None if sink is None else _ShippedDelivery(folder, lineage, sink, self._hurry, known=known)
+        self._shipped = None if sink is None else _ShippedDelivery(folder, lineage, sink, self._hurry, epochs)
+
+    @property
+    def written_epochs(self) -> dict[str, int]:
+        """The newest epoch that a sink of this package, and its sink of dead letters, have written."""
+        return {} if self._shipped is None else dict(self._shipped.written_epochs)
 
     def open(self) -> None:
         """Have a sink of this package, and its sink of dead letters, look at their targets."""
@@ -124,7 +129,7 @@ class Delivery:
                 _log.info("epoch %d of %s was delivered before", newest.epoch, snapshot.manifest.operator_id)
             else:
                 self._hand_over(spark, snapshot, newest, known)
-                mark(snapshot.folder, newest)
+                mark(snapshot.folder, newest, self.written_epochs)
             self._last = newest
 
     def _hand_over(
@@ -218,10 +223,10 @@ class _ShippedDelivery(SinkDelivery):
     letters_come_first = True
 
     def __init__(
-        self, folder: Folder, lineage: str, sink: ShippedSink, hurry: threading.Event, *, known: int | None
+        self, folder: Folder, lineage: str, sink: ShippedSink, hurry: threading.Event, epochs: SinkEpochs
     ) -> None:
         letters = None if sink.dead_letters is None else letters_sink_of(sink.dead_letters)
-        super().__init__(folder, lineage, sink, letters, known=known)
+        super().__init__(folder, lineage, sink, letters, epochs)
         self._hurry = hurry
 
     @property

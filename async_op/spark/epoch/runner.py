@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from async_op.epochs.coordinator import Coordinator
-from async_op.epochs.position import EpochTimes, SourcePosition, newest_epoch
+from async_op.epochs.position import EpochTimes, SinkEpochs, SourcePosition
 from async_op.epochs.retention import Retention
 from async_op.hosting.epoch import one_of_each
 from async_op.hosting.errors import FeederFenced, HostLost, IncompleteEpoch
@@ -127,7 +127,7 @@ class EpochRunner:
             output_schema,
             folder=store.folder,
             lineage=lineage,
-            known=newest_epoch(self._latest),
+            epochs=SinkEpochs.of(self._latest),
         )
         self._watch = EpochWatch(store, self.fleet)
 
@@ -434,6 +434,7 @@ class EpochRunner:
             keys=self._routing.stored_keys,
             parallelism=len(reports),
             times=self._times.after([report.times for report in reports], self._watermark_delay_milliseconds),
+            written=self.delivery.written_epochs,
         )
         return self.coordinator.commit(pending, [report.handle for report in reports], position, asdict(metrics))
 

@@ -81,7 +81,7 @@ def test_without_retention_all_versions_stay() -> None:
 
 
 def test_the_position_of_a_job_comes_back() -> None:
-    position = JobPosition(parallelism=2, keys={"count": ["user"], "plain": None})
+    position = JobPosition(epoch=1, parallelism=2, keys={"count": ["user"], "plain": None}, written={"outputs": 0})
     coordinator = Coordinator(new_store())
     pending = coordinator.begin()
     snapshot = coordinator.commit(pending, [pending.write_subtask(part) for part in parts({})], position, {})

@@ -199,7 +199,7 @@ async def test_the_snapshot_names_the_columns() -> None:
     folder = f"memory://{uuid.uuid4().hex}"
     await new_job(ORDERS, Step(Counting(), "count", key_by="user"), Epochs(), **options_of(folder)).run()
     assert SnapshotStore(folder, "job").load().source_position == {
-        "job": {"epoch": 1, "parallelism": 1, "keys": {"count": ["user"]}}
+        "job": {"epoch": 1, "parallelism": 1, "keys": {"count": ["user"]}, "written": {}}
     }
 
 

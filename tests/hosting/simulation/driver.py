@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any, Literal
 
 from async_op import ElementFailed
+from async_op.epochs.position import SinkEpochs
 from async_op.hosting import messages as say
 from async_op.hosting.epoch import Epoch, one_of_each, run
 from async_op.hosting.errors import FeederFenced, HostLost, HostSilent, HostUnreachable, IncompleteEpoch
@@ -63,7 +64,8 @@ class Driver:
         check(cluster.lineage in (None, lineage), f"the lineage is {lineage}, and calls were made as {cluster.lineage}")
         cluster.lineage = lineage
         epoch = epoch_of(self.latest)
-        self._sink = SimulatedDelivery(self.store.folder, lineage, cluster.target, self._in_sink, epoch or 0)
+        epochs = SinkEpochs.of(self.latest)
+        self._sink = SimulatedDelivery(self.store.folder, lineage, cluster.target, self._in_sink, epochs)
         self._sink.open()
         if epoch is not None:
             self.delivery.commit(epoch)
@@ -291,7 +293,7 @@ class Driver:
         handles: list[SubtaskHandle] = [part.handle for part in parts]
         batch = batch_of(self.latest) if number is None else number
         try:
-            position = {"batch": batch, "epoch": pending.version}
+            position = {"batch": batch, "epoch": pending.version, "written": self._sink.written_epochs}
             self.latest = self.cluster.latest = pending.commit(handles, source_position=position)
         finally:
             self.cluster.look()

@@ -10,6 +10,7 @@ from async_op.connectors.errors import UnwritableValue
 from async_op.connectors.sink import ShippedSink, Sink
 from async_op.dead_letters import letter_value
 from async_op.epochs.delivery import Values
+from async_op.epochs.position import SinkEpochs
 from async_op.spark.epoch.delivery import _ShippedDelivery
 from snapshots.filesystem import Folder
 from snapshots.format.delivered import Delivered
@@ -82,7 +83,9 @@ class _Output(ShippedSink):
         self.point = point
 
     def check_target(self) -> None:
-        self.check_newest("simulated", max(self.target.outputs, default=0), "")
+        newest = max(self.target.outputs, default=0)
+        self.check_ahead("simulated", newest, "")
+        self.check_behind("simulated", newest)
 
     def write_rows(self, rows: Any, epoch: int) -> None:
         self.check_target()  # each epoch was committed before it got here, whatever has happened
@@ -119,8 +122,8 @@ class _Epoch(Values):
 class SimulatedDelivery(_ShippedDelivery):
     """Gives epochs to a target as a pipeline on Spark gives them to a sink of this package."""
 
-    def __init__(self, folder: Folder, lineage: str, target: Target, point: Point, known: int) -> None:
-        super().__init__(folder, lineage, _Output(target, point), threading.Event(), known=known)
+    def __init__(self, folder: Folder, lineage: str, target: Target, point: Point, epochs: SinkEpochs) -> None:
+        super().__init__(folder, lineage, _Output(target, point), threading.Event(), epochs)
 
     def give(self, outputs: list[Any], epoch: Delivered) -> None:
         """Deliver an epoch, or raise what the sink has raised."""

@@ -9,7 +9,7 @@ import pytest
 
 from snapshots import SnapshotStore
 from snapshots.filesystem import open_folder
-from snapshots.format.delivered import MARK, Delivered, last_delivered, mark_delivered
+from snapshots.format.delivered import MARK, Delivered, last_delivered, last_mark, mark_delivered
 from tests.snapshot_kit import parts
 
 
@@ -30,7 +30,9 @@ def test_a_mark_without_an_attempt_comes_back_too(tmp_path: Path) -> None:
     assert last_delivered(folder) == Delivered(5, "")
 
 
-@pytest.mark.parametrize("content", [b"", b"17", b"17 a b", b"x y", b"\xff\xfe 1", b"\0" * 300])
+@pytest.mark.parametrize(
+    "content", [b"", b"17", b"17 a b", b"17 a b=c", b"17 a b=1=2", b"x y", b"\xff\xfe 1", b"\0" * 300]
+)
 def test_a_mark_that_says_nothing_counts_for_nothing(tmp_path: Path, content: bytes) -> None:
     folder = open_folder(str(tmp_path))
     folder.replace(MARK, content)
@@ -46,3 +48,11 @@ def test_a_collection_leaves_the_mark_and_a_copy_takes_it(tmp_path: Path) -> Non
 
     copied = store.copy_to(other)
     assert last_delivered(latest.folder) == last_delivered(copied.folder) == Delivered(3, "abc")
+
+
+def test_a_mark_names_what_was_written_to_each_sink(tmp_path: Path) -> None:
+    folder = open_folder(str(tmp_path))
+    assert last_mark(folder) == (None, {})
+    mark_delivered(folder, Delivered(2**63, "f" * 64), {"outputs": 2**63, "dead_letters": 2**63})
+    assert last_mark(folder) == (Delivered(2**63, "f" * 64), {"outputs": 2**63, "dead_letters": 2**63})
+    assert last_delivered(folder) == Delivered(2**63, "f" * 64)

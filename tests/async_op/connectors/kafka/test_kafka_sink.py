@@ -26,6 +26,7 @@ from async_op.connectors import (
     KafkaSink,
     SinkFenced,
     TargetAhead,
+    TargetBehind,
     TargetReplaced,
     TargetTaken,
     UnwritableValue,
@@ -331,6 +332,9 @@ async def test_a_topic_that_is_ahead_of_the_snapshots_is_told_before_the_first_e
         first.newest_known = epoch  # as the job says
     later.newest_known = 1
     with pytest.raises(TargetAhead, match="give the sink another name"):
+        await later.open()
+    later.newest_known = later.newest_written = 3
+    with pytest.raises(TargetBehind, match="epochs up to 2, but this job has written epoch 3"):
         await later.open()
     for sink in (first, later):
         await sink.close()

@@ -1,7 +1,8 @@
-"""Tables that were removed or replaced while a job ran or between two runs, or are ahead, and servers that are away."""
+"""Tables that were removed, replaced or restored, while a job ran or between two runs, and servers that are away."""
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import re
 import shutil
@@ -23,6 +24,7 @@ from async_op.connectors import (
     SinkRefused,
     SinkUnavailable,
     TargetAhead,
+    TargetBehind,
     TargetMissing,
     TargetReplaced,
     TargetTaken,
@@ -31,7 +33,7 @@ from async_op.connectors.tables.copying import Copying
 from async_op.dead_letters import letter_value
 from keygroups import ConfigError
 from tests.async_op.connectors.tables.targets import Delta, Iceberg, Postgres, Target
-from tests.async_op.job.kit import Epochs, new_job, put_back
+from tests.async_op.job.kit import Epochs, Log, new_job, put_back, running
 
 
 async def as_row(number: int) -> dict[str, Any]:
@@ -174,6 +176,35 @@ async def test_new_outputs_are_not_taken_for_those_of_versions_that_were_given_u
     for _ in range(2):
         await job_into(target, tmp_path, *range(4), 100).run()
     assert target.numbers() == [*range(4), 100]
+
+
+async def test_a_table_that_has_lost_epochs_is_noticed_at_the_next_start(target: Target, tmp_path: Path) -> None:
+    for count in range(1, 5):
+        await job_into(target, tmp_path, *range(count)).run()
+    put_table_back(target, 3)  # as if it had been restored from a backup
+    kept = target.numbers()
+    for _ in range(2):
+        with pytest.raises(TargetBehind, match="in a failover") as raised:
+            await job_into(target, tmp_path, *range(5), restart=RestartPolicy()).run()
+    error = pickle.loads(pickle.dumps(raised.value))
+    assert (error.newest, error.written, target.numbers()) == (3, 7, kept)
+
+    put_back(tmp_path / "snapshots", len(list((tmp_path / "snapshots" / "job" / "manifests").iterdir())) - 3)
+    await job_into(target, tmp_path, *range(5)).run()
+    assert target.numbers() == [*range(5)]
+
+
+async def test_a_server_that_takes_over_without_the_last_transactions_is_noticed(server: str, tmp_path: Path) -> None:
+    target, source = Postgres(server), Log([1])
+    job = new_job(source, as_row, target.sink(), snapshots=str(tmp_path / "snapshots"))
+    with pytest.raises(TargetBehind):
+        async with running(job) as running_job, asyncio.timeout(120):
+            while target.numbers() != [1] or job.progress().undelivered:
+                await asyncio.sleep(0)
+            put_table_back(target, 0)
+            await source.append(0, 2)
+            await running_job
+    assert target.numbers() == []
 
 
 @pytest.mark.parametrize("restart", [None, RestartPolicy(initial_delay=0)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from unittest import mock
@@ -245,12 +245,13 @@ class _Simulation:
             outputs: EpochOutputs,
             counts: Counts,
             others: Sequence[Contribution],
+            written: Mapping[str, int],
         ) -> Any:
             fails = fault if next(commits) == at else None
             self.world.note("commit", fails, pending.version, *map(_content, parts))
             if fails == "before":
                 raise Fault
-            epoch = commit(committer, pending, parts, outputs, counts, others)
+            epoch = commit(committer, pending, parts, outputs, counts, others, written)
             if fails == "after":
                 raise Fault
             return epoch

@@ -65,6 +65,8 @@ class Output(Sink[Any]):
     def _check_newest(self) -> None:
         newest, known = max(self.world.epochs, default=0), self.newest_known
         self.world.check(known is not None and newest <= known, f"the target has epoch {newest}, and may have {known}")
+        written = self.newest_written or 0
+        self.world.check(newest >= written, f"the target has epoch {newest}, and epoch {written} was written to it")
 
     def _errors(self, values: Sequence[Any]) -> list[UnwritableValue]:
         is_named = self.world.scenario.names_refused
