@@ -48,12 +48,16 @@ class OwnThreads:
         """Do work without waiting for it."""
         return self._pool.submit(work)
 
-    async def close(self) -> None:
-        """Drop what has not begun, and wait for the rest."""
-        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    async def close(self, last: Callable[[], None] = lambda: None) -> None:
+        """Drop what has not begun, wait for the rest, and do what is to be done after that; raises what that raises."""
+        loop, ended, failures = asyncio.get_running_loop(), asyncio.Event(), list[Exception]()
 
         def end() -> None:
             self._pool.shutdown(wait=True, cancel_futures=True)
+            try:
+                last()
+            except Exception as error:  # noqa: BLE001 - raised below
+                failures.append(error)
             with suppress(RuntimeError):  # the loop has been closed
                 loop.call_soon_threadsafe(ended.set)
 
@@ -63,3 +67,5 @@ class OwnThreads:
             await asyncio.wait_for(ended.wait(), _CLOSE_SECONDS_MAX)
             while thread.is_alive():  # noqa: ASYNC110 - it has nothing left to do, and joining would block the loop
                 await asyncio.sleep(0)
+        for failure in failures:
+            raise failure

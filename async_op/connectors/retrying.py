@@ -97,7 +97,8 @@ class Attempts:
         if not (may_pass or (named is not None and is_meant("retry_on", named, error))):
             add_note(error, f"{self._what} raised this")
             raise error
-        reason = f"{type(error).__name__}: {text_of(error)}"
+        # A proxy answers with a page of HTML, and clients quote it.
+        reason = f"{type(error).__name__}: {text_of(error)}".partition("\n")[0]
         delay = None if policy is None or is_last else self._delay(policy, seconds_asked(error))
         if delay is None:
             raise self.unavailable(reason) from error

@@ -52,9 +52,9 @@ class Sink(ABC, Generic[T]):
         with them, and raises `TargetTaken` if the epochs there belong to another job; "" compares nothing.
     newest_known : int or None
         The newest epoch that the target may have: the newest one in the snapshot with which the job has started, or the
-        last one that was tried since. The job sets it before it opens the sink, and after each attempt. If the target
-        has a newer one, the snapshots were put back to an earlier version, and a sink that notes epochs in its target
-        raises `TargetAhead`: it would take new outputs for repeated ones. None compares nothing.
+        last one that was tried since. The job sets it before it opens the sink, and `note_tried` afterwards. If the
+        target has a newer one, the snapshots were put back to an earlier version, and a sink that notes epochs in its
+        target raises `TargetAhead`: it would take new outputs for repeated ones. None compares nothing.
     newest_written : int or None
         The newest epoch that the target must have, because the job has written it there; None compares nothing. The job
         sets it as it sets `newest_known`. A table without it has lost transactions, as in a failover to a server that
@@ -119,6 +119,14 @@ class Sink(ABC, Generic[T]):
         """
         return []
 
+    def note_tried(self, epoch: int) -> None:
+        """Note that the target may have an epoch, whatever its writer hears of it.
+
+        The job calls it after each attempt. A sink that tries several times in one `write` calls it before the first.
+        """
+        if self.newest_known is not None:
+            self.newest_known = max(self.newest_known, epoch)
+
     def is_transient(self, error: Exception) -> bool:
         """Return whether an attempt after this error may succeed: by default for `ConnectionError` and `TimeoutError`.
 
@@ -179,10 +187,10 @@ class ShippedSink(Sink[Any]):
             raise
 
     async def close(self) -> None:
-        """End the thread."""
+        """Disconnect, and end the thread."""
         if self._threads is not None:
             threads, self._threads = self._threads, None
-            await threads.close()
+            await threads.close(self.disconnect)
 
     @property
     @abstractmethod
@@ -223,6 +231,9 @@ class ShippedSink(Sink[Any]):
         """Raise `TargetBehind` if a target no longer has the newest epoch that was written to it."""
         if self.newest_written is not None and newest < self.newest_written:
             raise TargetBehind(target, newest, self.newest_written)
+
+    def disconnect(self) -> None:
+        """Let go of the target until the next epoch; blocks."""
 
     @abstractmethod
     def write_rows(self, rows: SinkRows, epoch: int) -> None:

@@ -233,14 +233,10 @@ class SinkDelivery(ABC):
                 delay = attempts.delay_after(next(inside, error), is_last=self.is_hurried)
             finally:
                 if epoch is not None:  # also after an error: the epoch may be in the target all the same
-                    self._note_tried(sink, epoch.epoch)
+                    sink.note_tried(epoch.epoch)
             yield Pause(delay)
             if given is not None:
                 yield Note(given.renew)
-
-    def _note_tried(self, sink: Sink[Any], epoch: int) -> None:
-        if self._known is not None:
-            sink.newest_known = self._known = max(self._known, epoch)
 
     def _note_written(self, sink: Sink[Any], epoch: int) -> None:
         sink.newest_written = self.written_epochs[self._role(sink)] = epoch

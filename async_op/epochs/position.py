@@ -283,7 +283,7 @@ class SinkEpochs:
     known : int or None
         The newest epoch that they may have; None if the snapshot does not say.
     written : mapping of str to int
-        The newest epoch that each must have, for the sink and for the one of dead letters.
+        The newest epoch that each must have, by the name of the sink: outputs or dead letters.
     """
 
     known: int | None = None

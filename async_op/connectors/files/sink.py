@@ -132,11 +132,6 @@ class FileSink(ShippedSink):
         finally:
             await self.close()
 
-    async def close(self) -> None:
-        """End the thread; opened again, the sink looks for the newest file again."""
-        self._newest = None
-        await super().close()
-
     async def refused(self, values: Sequence[Any]) -> list[UnwritableValue]:
         """Return an error for every output that does not fit into the format; nothing is written."""
         return await on_own_thread(self._refused, values)
@@ -150,6 +145,10 @@ class FileSink(ShippedSink):
             raise TargetTaken(self._files.uri, self._files.uri)
         # A reader may have moved files away, so a folder is never behind.
         self.check_ahead(self._files.uri, newest, "remove the files of the later epochs")
+
+    def disconnect(self) -> None:
+        """Forget which file is the newest; the next epoch looks for it again."""
+        self._newest = None
 
     def write_rows(self, rows: SinkRows, epoch: int) -> None:
         """Write the file of an epoch of a pipeline on Spark; all of its rows are in memory. Blocks."""

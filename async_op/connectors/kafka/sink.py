@@ -179,12 +179,6 @@ class KafkaSink(ShippedSink):
         """Return an error for every row that is no record, or that the brokers have just refused; sends nothing."""
         return self._refused(map(record_of, rows.dicts()))
 
-    async def close(self) -> None:
-        """Disconnect; a transaction that is under way is aborted."""
-        if self._threads is not None:
-            await self._threads.run(self._disconnect)
-        await super().close()
-
     def _refused(self, values: Iterable[Any]) -> list[UnwritableValue]:
         found = list(self._blamed)
         for index, value in enumerate(values):
@@ -281,6 +275,7 @@ class KafkaSink(ShippedSink):
         self.was_written = True
 
     def _commit(self, records: Iterable[dict[str, Any]], epoch: int) -> None:
+        self.note_tried(epoch)
         self._producer.begin_transaction()
         for index, record in enumerate(records):
             self._produce(record, index)
@@ -320,13 +315,14 @@ class KafkaSink(ShippedSink):
         try:
             yield
         except client.load().KafkaException as error:
-            self._disconnect()
+            self.disconnect()
             raise (self._blamed[0] if self._blamed else self._judged(error)) from error
         except BaseException:
-            self._disconnect()
+            self.disconnect()
             raise
 
-    def _disconnect(self) -> None:
+    def disconnect(self) -> None:
+        """Disconnect; a transaction that is under way is aborted."""
         consumer, self._producer, self._consumer = self._consumer, None, None
         if consumer is not None:
             consumer.close()

@@ -122,6 +122,7 @@ class DeltaSink(TableSink):
             newest = self._newest_in(table)
             if newest is not None and newest >= epoch:
                 return newest
+            self.note_tried(epoch)
             try:
                 self._append(table, rows, epoch)
             except CommitFailedError as error:

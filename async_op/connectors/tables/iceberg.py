@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -26,6 +25,7 @@ from async_op.connectors.tables.table_sink import ATTEMPTS_MAX, TableSink
 from async_op.dead_letters import OnError
 from async_op.retry import RetryPolicy
 from keygroups.arguments import check_settings
+from keygroups.context_managers import contextmanager
 from keygroups.errors import ConfigError
 from keygroups.safe_text import described
 from snapshots.filesystem import redacted
@@ -92,6 +92,7 @@ class IcebergSink(TableSink):
         if not self._table.rpartition(".")[0]:
             raise ConfigError("table", table, "name it with its namespace, as in 'sales.t'")
         self._catalog_properties = check_settings("catalog", catalog)
+        self._catalog: Catalog | None = None
         check_schema(schema)
         self._schema = schema
 
@@ -103,11 +104,11 @@ class IcebergSink(TableSink):
         return isinstance(error, SinkContended) or is_transient_of_library(error) or type(error).__name__ in _PASSING
 
     def _columns_of_table(self, schema: pa.Schema) -> list[str]:
-        with closing(self._catalog()) as catalog:
+        with self._connected() as catalog:
             return [field.name for field in self._load(catalog, lambda: schema).schema().fields]
 
     def _append_unless_there(self, rows: SinkRows, epoch: int) -> int | None:
-        with closing(self._catalog()) as catalog:
+        with self._connected() as catalog:
             from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
             for _ in range(ATTEMPTS_MAX):
@@ -115,6 +116,7 @@ class IcebergSink(TableSink):
                 newest = self._newest_in(table)
                 if newest is not None and newest >= epoch:
                     return newest
+                self.note_tried(epoch)
                 try:
                     self._append(catalog, table, rows, epoch)
                 except (CommitFailedException, CommitStateUnknownException) as error:
@@ -124,7 +126,7 @@ class IcebergSink(TableSink):
         raise SinkContended(redacted(self._table), ATTEMPTS_MAX) from failure
 
     def _newest_epoch(self) -> int | None:
-        with closing(self._catalog()) as catalog:
+        with self._connected() as catalog:
             table = self._existing(catalog)
             return None if table is None else self._newest_in(table)
 
@@ -143,7 +145,7 @@ class IcebergSink(TableSink):
         return int(noted)
 
     def _refused_by_table(self, rows: SinkRows) -> list[UnwritableValue]:
-        with closing(self._catalog()) as catalog:
+        with self._connected() as catalog:
             table = self._load(catalog, lambda: self._made(rows.schema()))
             return rows.refused(table.schema().as_arrow(), self._check_of(table))
 
@@ -176,7 +178,33 @@ class IcebergSink(TableSink):
         requirements = (*transaction._requirements, AssertTableUUID(uuid=table.metadata.table_uuid))
         catalog.commit_table(table, requirements, transaction._updates)
 
-    def _catalog(self) -> Catalog:
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is connected, too."""
+        return super().__getstate__() | {"_catalog": None}
+
+    def disconnect(self) -> None:
+        """Close the catalog."""
+        catalog, self._catalog = self._catalog, None
+        if catalog is not None:
+            catalog.close()
+
+    @contextmanager
+    def _connected(self) -> Iterator[Catalog]:
+        """Open the catalog, and keep one that is asked by HTTP for the next epoch, unless something fails.
+
+        Opening such a catalog takes up to three requests, two of them for a token. A database may have ended a
+        connection that was idle between two epochs, so other catalogs are opened for each.
+        """
+        catalog = self._catalog = self._catalog or self._opened()
+        is_kept = False
+        try:
+            yield catalog
+            is_kept = _is_asked_by_http(catalog)
+        finally:
+            if not is_kept:
+                self.disconnect()
+
+    def _opened(self) -> Catalog:
         try:
             from pyiceberg.catalog import load_catalog
         except ImportError as error:
@@ -212,6 +240,12 @@ class IcebergSink(TableSink):
         except ValueError as error:  # such as a catalog without a warehouse
             raise SinkRefused(redacted(self._table), described(error)) from error
         return catalog.load_table(self._table)
+
+
+def _is_asked_by_http(catalog: Catalog) -> bool:
+    from pyiceberg.catalog.rest import RestCatalog
+
+    return isinstance(catalog, RestCatalog)
 
 
 def _make(create: Callable[[], object], exists: Callable[[], bool]) -> None:

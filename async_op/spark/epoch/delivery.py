@@ -110,6 +110,11 @@ class Delivery:
         if self._shipped is not None:
             self._shipped.open()
 
+    def close(self) -> None:
+        """Have a sink of this package let go of its target; another epoch connects it again."""
+        if self._shipped is not None:
+            self._shipped.sink.disconnect()
+
     def hurry(self) -> None:
         """Wait no longer between attempts of the sink: the next one is the last."""
         self._hurry.set()
@@ -227,6 +232,7 @@ class _ShippedDelivery(SinkDelivery):
     ) -> None:
         letters = None if sink.dead_letters is None else letters_sink_of(sink.dead_letters)
         super().__init__(folder, lineage, sink, letters, epochs)
+        self.sink = sink
         self._hurry = hurry
 
     @property
@@ -234,19 +240,19 @@ class _ShippedDelivery(SinkDelivery):
         return self._hurry.is_set()
 
     def open(self) -> None:
-        """Have the sinks look at their targets."""
+        """Tell the sinks what to expect, and have sinks of this package look at their targets."""
         for sink in (self._sink, self._dead_letters):
             if isinstance(sink, ShippedSink):
                 self._done(self.opened(sink, sink.check_target))
+            elif sink is not None:
+                self._done(self.expecting(sink))
 
     def deliver(self, frame: DataFrame, epoch: Delivered) -> None:
         """Give an epoch to the sink."""
-        self._done(self.expecting(self._sink))
         self._done(self.written(self._sink, epoch, _Rows(frame)))
 
     def _keep(self, refused: RefusedOutputs, content: Values) -> Steps[None]:
         assert self._dead_letters is not None, "checked at the start"
-        yield from self.expecting(self._dead_letters)
         yield from self.written(self._dead_letters, refused.epoch, _Letters(refused.letters(content)))
 
     def _done(self, steps: Steps[Any]) -> None:

@@ -234,6 +234,7 @@ class EpochRunner:
                 if not failed:  # a short run may end before its hosts have loaded all that they read
                     self.coordinator.ended()
                 self.coordinator.close()
+                self.delivery.close()
 
     def _begin(self, spark: SparkSession) -> None:
         """Make sure that no other run has claimed the operator, and that the newest epoch has been delivered."""

@@ -127,7 +127,6 @@ class SimulatedDelivery(_ShippedDelivery):
 
     def give(self, outputs: list[Any], epoch: Delivered) -> None:
         """Deliver an epoch, or raise what the sink has raised."""
-        self._done(self.expecting(self._sink))
         self._done(self.written(self._sink, epoch, _Epoch(list(outputs), lambda: list(outputs))))
 
 
