@@ -201,7 +201,7 @@ def status_of(error: BaseException) -> int | None:
         if isinstance(response, dict):
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
         else:
-            values = (getattr(one, name, None) for name in _STATUS_NAMES)
+            values = (getattr(place, name, None) for place in (one, response) for name in _STATUS_NAMES)
             status = next((value for value in values if isinstance(value, int) and value in _STATUSES), None)
         if isinstance(status, int):
             return status

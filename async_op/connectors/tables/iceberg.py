@@ -41,9 +41,7 @@ _CHUNK_BYTES = 64 * 1024 * 1024
 _PASSING = {
     "AuthorizationExpiredError",  # each attempt opens the catalog, which asks for another token
     "OperationalError",
-    "ServerError",
-    "ServiceUnavailableError",
-    "TooManyRequestsError",
+    "ServerError",  # of a status that says nothing else
     "WaitingForLockException",
 }
 """Errors of pyiceberg's catalogs, and of the database of an SQL catalog, that may be over soon."""
