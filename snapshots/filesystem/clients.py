@@ -47,6 +47,16 @@ _STATUS_NAMES = ("status_code", "status", "code")
 _STATUSES = range(100, 600)
 """Codes of other errors mean something else."""
 
+_REFUSED_AT_AWS = {
+    "AccessDeniedException",
+    "ExpiredTokenException",
+    "IncompleteSignatureException",
+    "InvalidSignatureException",
+    "MissingAuthenticationTokenException",
+    "UnrecognizedClientException",
+}
+"""What Glue and DynamoDB answer with status 400, as they do if they are busy."""
+
 _STATUS_IN_TEXT = re.compile(r"non-2xx status code\W+([1-5]\d\d) |\(HTTP status ([1-5]\d\d)\)")
 """Where deltalake's client and Arrow's client of S3 name the status."""
 
@@ -199,7 +209,9 @@ def status_of(error: BaseException) -> int | None:
     for one in (error, error.__cause__):
         response = getattr(one, "response", None)
         if isinstance(response, dict):
-            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            is_refused = response.get("Error", {}).get("Code") in _REFUSED_AT_AWS
+            answered = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            status = HTTPStatus.FORBIDDEN if is_refused else answered
         else:
             values = (getattr(place, name, None) for place in (one, response) for name in _STATUS_NAMES)
             status = next((value for value in values if isinstance(value, int) and value in _STATUSES), None)

@@ -189,6 +189,22 @@ def test_what_a_busy_service_or_its_proxy_answers_may_pass(status: int) -> None:
     assert retry.is_transient(failed.value)
 
 
+@pytest.mark.parametrize(
+    ("code", "means"),
+    [
+        ("AccessDeniedException", PermissionError),
+        ("UnrecognizedClientException", PermissionError),
+        ("ExpiredTokenException", PermissionError),
+        ("ThrottlingException", StorageUnavailable),
+        ("ProvisionedThroughputExceededException", StorageUnavailable),
+    ],
+)
+def test_services_of_aws_say_with_a_code_and_not_with_the_status_what_they_mean(code: str, means: type) -> None:
+    answer = {"Error": {"Code": code, "Message": "no"}, "ResponseMetadata": {"HTTPStatusCode": 400}}
+    with pytest.raises(means, match=code), client_errors("sales.orders"):
+        raise ClientError(answer, "UpdateTable")  # type: ignore[arg-type, unused-ignore]
+
+
 def test_what_a_service_does_not_know_does_not_pass() -> None:
     with pytest.raises(OSError, match="Not Implemented") as failed, client_errors("bucket/name"):
         raise said_by_s3(501)
