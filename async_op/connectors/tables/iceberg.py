@@ -27,7 +27,7 @@ from async_op.retry import RetryPolicy
 from keygroups.arguments import check_settings
 from keygroups.context_managers import contextmanager
 from keygroups.errors import ConfigError
-from keygroups.safe_text import described
+from keygroups.safe_text import described, text_of
 from snapshots.filesystem import redacted
 
 if TYPE_CHECKING:
@@ -198,6 +198,9 @@ class IcebergSink(TableSink):
         try:
             yield catalog
             is_kept = _is_asked_by_http(catalog)
+        except NotImplementedError as error:
+            reason = text_of(error) or f"pyiceberg's {type(catalog).__name__} cannot do that"
+            raise SinkRefused(redacted(self._table), reason) from error
         finally:
             if not is_kept:
                 self.disconnect()

@@ -148,3 +148,11 @@ def test_options_with_which_deltalake_cannot_ask_are_told(
 def test_the_options_of_fsspec_are_none_of_deltalake(s3: S3Server) -> None:
     with pytest.raises(ConfigError, match="'client_kwargs' is no text"):
         DeltaSink("s3://lake/orders", "job", storage_options=s3.options)
+
+
+def test_a_catalog_that_pyiceberg_cannot_write_to_is_named() -> None:
+    sink = IcebergSink(
+        "sales.orders", "job", catalog={"name": "none", "py-catalog-impl": "pyiceberg.catalog.noop.NoopCatalog"}
+    )
+    with pytest.raises(SinkRefused, match="pyiceberg's NoopCatalog cannot do that"):
+        sink.check_target()
