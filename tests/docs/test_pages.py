@@ -65,7 +65,13 @@ PAGES = [
 ]
 
 
-@pytest.mark.parametrize("path", [page for page in PAGES if not page.marks])
+def _in_a_quick_run(page: Any) -> Any:
+    """Mark a page with terminal sessions as thorough, but for the tutorial: each command starts a program."""
+    is_slow = "```console" in page.values[0].read_text(encoding="utf-8") and page.id != "tutorial.md"
+    return pytest.param(*page.values, id=page.id, marks=pytest.mark.thorough if is_slow else ())
+
+
+@pytest.mark.parametrize("path", [_in_a_quick_run(page) for page in PAGES if not page.marks])
 def test_the_code_of_the_page_runs(path: Path, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config) -> None:
     page = Page(path)
     record = pytestconfig.getoption("record")
