@@ -14,7 +14,8 @@ from snapshots.folder_hints import newest_or_empty
 class Coordinator:
     """The one who commits an operator's epochs, until another claims the operator.
 
-    One thread at a time may call it, and one epoch is under way at a time; `begin`, `commit` and `check` block.
+    One thread at a time may call it, but any may call `check`. One epoch is under way at a time. `begin`, `commit` and
+    `check` block.
 
     Parameters
     ----------

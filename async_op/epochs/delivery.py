@@ -16,10 +16,11 @@ from operator import index
 from typing import Any, ClassVar, NamedTuple, SupportsIndex, TypeAlias, TypeVar
 
 from async_op.connectors.conformance import misbehaved, to_await
-from async_op.connectors.errors import SinkUnavailable, UnwritableValue
+from async_op.connectors.errors import SinkUnavailable, TargetAhead, UnwritableValue
 from async_op.connectors.retrying import Attempts
 from async_op.connectors.sink import Sink
 from async_op.dead_letters import CUT_LENGTHS, DeadLetter, cut_row, row_of
+from async_op.epochs.coordinator import Coordinator
 from async_op.epochs.position import SinkEpochs
 from keygroups.safe_text import add_note, errors_in
 from snapshots.filesystem import Folder
@@ -131,8 +132,8 @@ class SinkDelivery(ABC):
 
     Parameters
     ----------
-    folder : Folder
-        The operator's folder, for what it remembers of its sinks.
+    coordinator : Coordinator
+        Commits the epochs, in the folder where the operator remembers its sinks.
     lineage : str
         What tells the operator from others that write into the same targets.
     sink : Sink
@@ -147,14 +148,20 @@ class SinkDelivery(ABC):
     """Whether the dead letters of refused outputs are written before the rest, of which no more is refused then."""
 
     def __init__(
-        self, folder: Folder, lineage: str, sink: Sink[Any], dead_letters: Sink[Any] | None, epochs: SinkEpochs
+        self,
+        coordinator: Coordinator,
+        lineage: str,
+        sink: Sink[Any],
+        dead_letters: Sink[Any] | None,
+        epochs: SinkEpochs,
     ) -> None:
-        self._folder = folder
+        self._coordinator = coordinator
+        self._folder = coordinator.store.folder
         self._lineage = lineage
         self._known = epochs.known
         self.written_epochs = dict(epochs.written)
         """The newest epoch that each of the two sinks has written, for the next snapshot; read by any thread."""
-        self._notes = SinkNotes(folder)
+        self._notes = SinkNotes(self._folder)
         self._sink = sink
         self._dead_letters = dead_letters
         self.refused = 0
@@ -228,6 +235,10 @@ class SinkDelivery(ABC):
         while True:
             try:
                 return (yield Ask(work, doing))
+            except TargetAhead:
+                # The later epochs may be those of another run: who was fenced must not take over again.
+                yield Note(self._coordinator.check)
+                raise
             except Exception as error:  # noqa: BLE001 - raised unless it may pass
                 inside = (one for one in errors_in(error) if isinstance(one, UnwritableValue))
                 delay = attempts.delay_after(next(inside, error), is_last=self.is_hurried)

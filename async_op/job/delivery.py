@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from async_op.connectors.errors import ConnectorInterrupted
 from async_op.connectors.sink import Sink
+from async_op.epochs.coordinator import Coordinator
 from async_op.epochs.delivery import Ask, Letters, Note, Pause, RefusedOutputs, SinkDelivery, Steps, Values
 from async_op.epochs.position import SinkEpochs
 from async_op.in_flight.waiters import Waiters
@@ -22,7 +23,6 @@ from async_op.job.outputs import values_in
 from async_op.job.waiting import connector, told_if_long
 from async_op.threads.own_thread import on_own_thread
 from snapshots import Snapshot
-from snapshots.filesystem import Folder
 from snapshots.format.delivered import Delivered
 from snapshots.restore.outputs import StoredOutputs
 
@@ -59,9 +59,14 @@ class JobDelivery(SinkDelivery):
     letters_come_first = False
 
     def __init__(
-        self, folder: Folder, lineage: str, sink: Sink[Any], dead_letters: Sink[Any] | None, epochs: SinkEpochs
+        self,
+        coordinator: Coordinator,
+        lineage: str,
+        sink: Sink[Any],
+        dead_letters: Sink[Any] | None,
+        epochs: SinkEpochs,
     ) -> None:
-        super().__init__(folder, lineage, sink, dead_letters, epochs)
+        super().__init__(coordinator, lineage, sink, dead_letters, epochs)
         self._hurry = asyncio.Event()
         self._waiting = deque[CommittedEpoch]()
         self.changed = Waiters()

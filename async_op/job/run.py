@@ -105,7 +105,7 @@ class Run:
         self._clock = LoopClock(asyncio.get_running_loop())
         self._tasks = TaskGroup()
         self._delivery = JobDelivery(
-            committer.store.folder,
+            committer,
             setting.plan.lineage,
             setting.sink,
             setting.dead_letters,

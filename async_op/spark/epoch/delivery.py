@@ -19,6 +19,7 @@ from async_op.connectors.epoch_rows import FrameRows
 from async_op.connectors.errors import ConnectorInterrupted
 from async_op.connectors.sink import ShippedSink
 from async_op.connectors.sink import Sink as ConnectorSink
+from async_op.epochs.coordinator import Coordinator
 from async_op.epochs.delivery import Ask, Letters, Note, Pause, RefusedOutputs, SinkDelivery, Steps, Values, mark
 from async_op.epochs.position import BEGINNING, EpochRef, SinkEpochs, SourcePosition
 from async_op.spark.epoch.job_names import named_jobs
@@ -26,7 +27,6 @@ from async_op.spark.errors import CalledInSink
 from keygroups.arguments import not_awaitable
 from keygroups.context_managers import contextmanager
 from snapshots import Snapshot
-from snapshots.filesystem import Folder
 from snapshots.format.delivered import Delivered, last_delivered
 from snapshots.spark import outputs_frame
 
@@ -76,8 +76,8 @@ class Delivery:
         Called with the outputs and the epoch; must be idempotent by epoch.
     output_schema : pyarrow.Schema
         The schema of the outputs, for old snapshots that do not store it.
-    folder : Folder
-        The operator's folder.
+    coordinator : Coordinator
+        Commits the epochs.
     lineage : str
         The first part of all idempotency keys.
     epochs : SinkEpochs
@@ -90,7 +90,7 @@ class Delivery:
     """
 
     def __init__(
-        self, outlet: Outlet, output_schema: pa.Schema, *, folder: Folder, lineage: str, epochs: SinkEpochs
+        self, outlet: Outlet, output_schema: pa.Schema, *, coordinator: Coordinator, lineage: str, epochs: SinkEpochs
     ) -> None:
         self._outlet = outlet
         self._output_schema = output_schema
@@ -98,7 +98,7 @@ class Delivery:
         self.is_under_way = False
         self._hurry = threading.Event()
         sink = outlet.shipped if isinstance(outlet, IntoSink) else None
-        self._shipped = None if sink is None else _ShippedDelivery(folder, lineage, sink, self._hurry, epochs)
+        self._shipped = None if sink is None else _ShippedDelivery(coordinator, lineage, sink, self._hurry, epochs)
 
     @property
     def written_epochs(self) -> dict[str, int]:
@@ -228,10 +228,10 @@ class _ShippedDelivery(SinkDelivery):
     letters_come_first = True
 
     def __init__(
-        self, folder: Folder, lineage: str, sink: ShippedSink, hurry: threading.Event, epochs: SinkEpochs
+        self, coordinator: Coordinator, lineage: str, sink: ShippedSink, hurry: threading.Event, epochs: SinkEpochs
     ) -> None:
         letters = None if sink.dead_letters is None else letters_sink_of(sink.dead_letters)
-        super().__init__(folder, lineage, sink, letters, epochs)
+        super().__init__(coordinator, lineage, sink, letters, epochs)
         self.sink = sink
         self._hurry = hurry
 

@@ -125,7 +125,7 @@ class EpochRunner:
         self.delivery = Delivery(
             outlet,
             output_schema,
-            folder=store.folder,
+            coordinator=self.coordinator,
             lineage=lineage,
             epochs=SinkEpochs.of(self._latest),
         )

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any, Literal
 
 from async_op import ElementFailed
+from async_op.epochs.coordinator import Coordinator
 from async_op.epochs.position import SinkEpochs
 from async_op.hosting import messages as say
 from async_op.hosting.epoch import Epoch, one_of_each, run
@@ -65,7 +66,7 @@ class Driver:
         cluster.lineage = lineage
         epoch = epoch_of(self.latest)
         epochs = SinkEpochs.of(self.latest)
-        self._sink = SimulatedDelivery(self.store.folder, lineage, cluster.target, self._in_sink, epochs)
+        self._sink = SimulatedDelivery(Coordinator(self.store), lineage, cluster.target, self._in_sink, epochs)
         self._sink.open()
         if epoch is not None:
             self.delivery.commit(epoch)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from async_op.connectors.errors import UnwritableValue
 from async_op.connectors.sink import ShippedSink, Sink
 from async_op.dead_letters import letter_value
+from async_op.epochs.coordinator import Coordinator
 from async_op.epochs.delivery import Values
 from async_op.epochs.position import SinkEpochs
 from async_op.spark.epoch.delivery import _ShippedDelivery
-from snapshots.filesystem import Folder
 from snapshots.format.delivered import Delivered
 from tests.hosting.simulation.service import check
 
@@ -122,8 +122,10 @@ class _Epoch(Values):
 class SimulatedDelivery(_ShippedDelivery):
     """Gives epochs to a target as a pipeline on Spark gives them to a sink of this package."""
 
-    def __init__(self, folder: Folder, lineage: str, target: Target, point: Point, epochs: SinkEpochs) -> None:
-        super().__init__(folder, lineage, _Output(target, point), threading.Event(), epochs)
+    def __init__(
+        self, coordinator: Coordinator, lineage: str, target: Target, point: Point, epochs: SinkEpochs
+    ) -> None:
+        super().__init__(coordinator, lineage, _Output(target, point), threading.Event(), epochs)
 
     def give(self, outputs: list[Any], epoch: Delivered) -> None:
         """Deliver an epoch, or raise what the sink has raised."""

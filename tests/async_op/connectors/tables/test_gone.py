@@ -6,6 +6,7 @@ import asyncio
 import pickle
 import re
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from async_op.connectors import (
 from async_op.connectors.tables.copying import Copying
 from async_op.dead_letters import letter_value
 from keygroups import ConfigError
+from snapshots import WriterFenced
 from tests.async_op.connectors.tables.targets import Delta, Iceberg, Postgres, Target
 from tests.async_op.job.kit import Epochs, Log, new_job, put_back, running
 
@@ -176,6 +178,27 @@ async def test_new_outputs_are_not_taken_for_those_of_versions_that_were_given_u
     for _ in range(2):
         await job_into(target, tmp_path, *range(4), 100).run()
     assert target.numbers() == [*range(4), 100]
+
+
+async def test_a_run_that_was_fenced_while_it_wrote_is_told_so(target: Target, tmp_path: Path) -> None:
+    """The later epochs in the table are those of the run that has taken over, so no snapshot was put back."""
+    fenced = job_into(target, tmp_path, 1, restart=RestartPolicy())
+    arrived, may_go_on = threading.Event(), threading.Event()
+    append = fenced._sink._append_unless_there
+
+    def wait(rows: Any, epoch: int) -> Any:
+        arrived.set()
+        assert may_go_on.wait(120)
+        return append(rows, epoch)
+
+    fenced._sink._append_unless_there = wait
+    running_job = asyncio.create_task(fenced.run())
+    await asyncio.to_thread(arrived.wait, 120)
+    await job_into(target, tmp_path, 1, 2, 3).run()
+    may_go_on.set()
+    with pytest.raises(WriterFenced):
+        await running_job
+    assert target.numbers() == [1, 2, 3]
 
 
 async def test_a_table_that_has_lost_epochs_is_noticed_at_the_next_start(target: Target, tmp_path: Path) -> None:
