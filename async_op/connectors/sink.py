@@ -122,7 +122,8 @@ class Sink(ABC, Generic[T]):
     def note_tried(self, epoch: int) -> None:
         """Note that the target may have an epoch, whatever its writer hears of it.
 
-        The job calls it after each attempt. A sink that tries several times in one `write` calls it before the first.
+        The job calls it after each attempt. A sink that compares epochs calls it before it writes, because it may try
+        several times in one `write`, or be used after its job has ended.
         """
         if self.newest_known is not None:
             self.newest_known = max(self.newest_known, epoch)

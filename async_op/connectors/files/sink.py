@@ -163,6 +163,7 @@ class FileSink(ShippedSink):
         self.check_target()
         newest = self._newest or 0
         if epoch >= newest:
+            self.note_tried(epoch)
             if self.lineage and not self.was_written:
                 self._files.replace(_LINEAGE, self.lineage.encode())
             self._files.replace(name, data)

@@ -101,6 +101,7 @@ class PostgresSink(TableSink):
             newest = self._begin(connection)
             if newest >= epoch:
                 return newest
+            self.note_tried(epoch)
             refusal = self._copying(connection, rows).copy(rows.dicts())
             if refusal is None:
                 note = "update keygroups_epochs set epoch = %s, target = to_regclass(%s) where job = %s"

@@ -180,6 +180,15 @@ async def test_new_outputs_are_not_taken_for_those_of_versions_that_were_given_u
     assert target.numbers() == [*range(4), 100]
 
 
+async def test_a_sink_may_be_used_after_its_job_has_ended(target: Target, tmp_path: Path) -> None:
+    job = job_into(target, tmp_path, 1)
+    await job.run()
+    for epoch in (50, 51):
+        await job._sink.write([await as_row(epoch)], epoch)
+    await job._sink.close()
+    assert target.numbers() == [1, 50, 51]
+
+
 async def test_a_run_that_was_fenced_while_it_wrote_is_told_so(target: Target, tmp_path: Path) -> None:
     """The later epochs in the table are those of the run that has taken over, so no snapshot was put back."""
     fenced = job_into(target, tmp_path, 1, restart=RestartPolicy())
