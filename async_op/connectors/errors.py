@@ -261,7 +261,7 @@ class SinkUnavailable(KeyGroupsError, ConnectionError):
 
     def _message(self) -> str:
         written = f"epoch {self.epoch} could not be written to {self.sink}"
-        doing = f"{self.sink} could not be opened" if self.epoch is None else written
+        doing = f"{self.sink} could not be opened for the first epoch" if self.epoch is None else written
         return (
             f"{doing}, at {self.attempts} attempts ({self.reason}): check that the target answers, then start again "
             "to deliver the rest; retry= of the sink sets how long it is retried"

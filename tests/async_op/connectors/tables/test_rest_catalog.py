@@ -105,7 +105,7 @@ async def test_what_is_refused_is_not_tried_again(catalog: RestCatalog, tmp_path
 
 async def test_the_page_of_a_proxy_is_told_in_one_line(catalog: RestCatalog, tmp_path: Path) -> None:
     catalog.fault = lambda route, is_done: Response(PAGE, 502)
-    with pytest.raises(SinkUnavailable, match="could not be opened, at 3 attempts") as raised:
+    with pytest.raises(SinkUnavailable, match="could not be opened for the first epoch, at 3 attempts") as raised:
         await job_into(catalog, tmp_path, 0).run()
     assert "\n" not in str(raised.value)
 
