@@ -24,8 +24,8 @@ from async_op.epochs.coordinator import Coordinator
 from async_op.epochs.position import SinkEpochs
 from keygroups.safe_text import add_note, errors_in
 from snapshots.filesystem import Folder
-from snapshots.format.delivered import Delivered, mark_delivered
-from snapshots.format.sink_notes import RefusedOutput, SinkNotes
+from snapshots.format.delivered import Delivered, WrittenEpochs, mark_delivered
+from snapshots.format.sink_notes import RefusedOutput, SinkNotes, target_digest
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__package__)
@@ -160,7 +160,7 @@ class SinkDelivery(ABC):
         self._lineage = lineage
         self._known = epochs.known
         self.written_epochs = dict(epochs.written)
-        """The newest epoch that each of the two sinks has written, for the next snapshot; read by any thread."""
+        """What each of the two sinks has written, for the next snapshot; read by any thread."""
         self._notes = SinkNotes(self._folder)
         self._sink = sink
         self._dead_letters = dead_letters
@@ -180,8 +180,12 @@ class SinkDelivery(ABC):
         """Tell one of the two sinks whose epochs it gets, and whether it has some already."""
         sink.lineage = self._lineage
         sink.newest_known = self._known
-        sink.was_written = yield Note(lambda: self._notes.was_written(self._role(sink), repr(sink)))
-        sink.newest_written = self.written_epochs.get(self._role(sink)) if sink.was_written else None
+        is_noted = yield Note(lambda: self._notes.was_written(self._role(sink), repr(sink)))
+        epoch, target = self.written_epochs.get(self._role(sink), (None, None))
+        is_same = target == target_digest(repr(sink))
+        # A copy of a version has no notes.
+        sink.was_written = is_noted or is_same
+        sink.newest_written = epoch if is_same else None
 
     def opened(self, sink: Sink[Any], opening: Callable[[], Any]) -> Steps[None]:
         """Open one of the two sinks by what `opening` returns."""
@@ -250,7 +254,8 @@ class SinkDelivery(ABC):
                 yield Note(given.renew)
 
     def _note_written(self, sink: Sink[Any], epoch: int) -> None:
-        sink.newest_written = self.written_epochs[self._role(sink)] = epoch
+        sink.newest_written = epoch
+        self.written_epochs[self._role(sink)] = epoch, target_digest(repr(sink))
         try:
             self._notes.note_written(self._role(sink), repr(sink))
         except OSError as error:
@@ -260,7 +265,7 @@ class SinkDelivery(ABC):
         return "outputs" if sink is self._sink else "dead_letters"
 
 
-def mark(folder: Folder, epoch: Delivered, written: Mapping[str, int]) -> None:
+def mark(folder: Folder, epoch: Delivered, written: WrittenEpochs) -> None:
     """Remember that the sink has had an epoch, and the epochs before it. If that fails, a restart delivers it again."""
     try:
         mark_delivered(folder, epoch, written)

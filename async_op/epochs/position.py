@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from snapshots import Snapshot
-from snapshots.format.delivered import Delivered, by_version, delivery_of, last_mark
+from snapshots.format.delivered import Delivered, WrittenEpochs, by_version, delivery_of, last_mark
 from snapshots.inputs import FINISHED
 
 Kind = Literal["batch", "chunk", "upstream", "drain"]
@@ -182,8 +182,8 @@ class SourcePosition:
         True if the newest epoch with rows is a chunk: a drain after it belongs to the run.
     parallelism : int or None
         The parallelism of the epoch: the snapshot's own, unless it was changed since.
-    written : mapping of str to int
-        The newest epoch that was written to the sink, and to its sink of dead letters, when this epoch was committed.
+    written : mapping of str to (int, str)
+        What was written to the sink, and to its sink of dead letters, when this epoch was committed.
     """
 
     query_id: str | None = None
@@ -199,7 +199,7 @@ class SourcePosition:
     finished_runs: tuple[str, ...] = ()
     is_in_run: bool | None = None
     parallelism: int | None = None
-    written: Mapping[str, int] = field(default_factory=dict)
+    written: WrittenEpochs = field(default_factory=dict)
 
     @classmethod
     def of(cls, snapshot: Snapshot | None) -> SourcePosition:
@@ -220,14 +220,14 @@ class SourcePosition:
             finished_runs=tuple(stored.get(FINISHED, ())),
             is_in_run=stored.get("is_in_run"),
             parallelism=stored.get("parallelism"),
-            written=stored.get("written", {}),
+            written=_written_in(stored),
         )
 
     def to_json(self) -> dict[str, Any]:
         """Return what a manifest stores; fields that are None are left out, except `query_id` and `batch_id`."""
         keys = None if self.keys is None else [asdict(key) for key in self.keys]
         stored = {**asdict(self), "keys": keys, FINISHED: list(self.finished_runs) or None}
-        stored["written"] = self.written or None
+        stored["written"] = _as_json(self.written) or None
         return {name: value for name, value in stored.items() if value is not None or name in ("query_id", "batch_id")}
 
     @property
@@ -249,14 +249,14 @@ class JobPosition:
         The parallelism of the cut: the snapshot's own, unless it was changed since.
     keys : mapping of str to list of str or None
         The names of the key columns of each step, and None for a step whose keys a function makes.
-    written : mapping of str to int
-        The newest epoch that was written to the sink, and to the sink of dead letters, when this cut was committed.
+    written : mapping of str to (int, str)
+        What was written to the sink, and to the sink of dead letters, when this cut was committed.
     """
 
     epoch: int | None = None
     parallelism: int | None = None
     keys: Mapping[str, list[str] | None] = field(default_factory=dict)
-    written: Mapping[str, int] = field(default_factory=dict)
+    written: WrittenEpochs = field(default_factory=dict)
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> JobPosition:
@@ -266,12 +266,12 @@ class JobPosition:
             epoch=stored.get("epoch"),
             parallelism=stored.get("parallelism"),
             keys=stored.get("keys", {}),
-            written=stored.get("written", {}),
+            written=_written_in(stored),
         )
 
     def to_json(self) -> dict[str, Any]:
         """Return what a manifest stores."""
-        return {"job": asdict(self)}
+        return {"job": {**asdict(self), "written": _as_json(self.written)}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,12 +282,12 @@ class SinkEpochs:
     ----------
     known : int or None
         The newest epoch that they may have; None if the snapshot does not say.
-    written : mapping of str to int
-        The newest epoch that each must have, by the name of the sink: outputs or dead letters.
+    written : mapping of str to (int, str)
+        The newest epoch that each must have, and the digest of the target, by the name of the sink.
     """
 
     known: int | None = None
-    written: Mapping[str, int] = field(default_factory=dict)
+    written: WrittenEpochs = field(default_factory=dict)
 
     @classmethod
     def of(cls, snapshot: Snapshot | None) -> SinkEpochs:
@@ -296,13 +296,21 @@ class SinkEpochs:
             return cls(known=0)
         stored = snapshot.source_position or {}
         stored = stored.get("job", stored)
-        known, written = stored.get("epoch"), stored.get("written", {})
+        known, written = stored.get("epoch"), _written_in(stored)
         mark, marked = last_mark(snapshot.folder)
         # The mark of another history says nothing. Once the epoch of this one is no longer in the manifest, a later one
         # was committed after its delivery, and has it in its own position.
         epochs = [delivery_of(files) for files in by_version(snapshot.manifest.files)]
         is_ours = mark in epochs or mark == Delivered(known or 0, stored.get("attempt", ""))
         return cls(known=known, written={**written, **marked} if is_ours else written)
+
+
+def _written_in(stored: Mapping[str, Any]) -> WrittenEpochs:
+    return {sink: (epoch, target) for sink, (epoch, target) in stored.get("written", {}).items()}
+
+
+def _as_json(written: WrittenEpochs) -> dict[str, list[int | str]]:
+    return {sink: [*epoch_and_target] for sink, epoch_and_target in written.items()}
 
 
 def _first(timers: Iterable[int | None]) -> int | None:

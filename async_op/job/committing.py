@@ -18,6 +18,7 @@ from async_op.job.delivery import CommittedEpoch, tables_in
 from async_op.job.outputs import OUTPUT_SCHEMA, EpochOutputs
 from snapshots import PendingSnapshot, SnapshotStore, SubtaskHandle, SubtaskSnapshot
 from snapshots.daemon_threads import DaemonPool
+from snapshots.format.delivered import WrittenEpochs
 from snapshots.restore.outputs import StoredOutputs
 
 _WRITERS = 8
@@ -79,7 +80,7 @@ class Committer(Coordinator):
         outputs: EpochOutputs,
         counts: Counts,
         others: Sequence[Contribution] = (),
-        written_epochs: Mapping[str, int] = MappingProxyType({}),
+        written_epochs: WrittenEpochs = MappingProxyType({}),
     ) -> CommittedEpoch | None:
         """Write the parts, and commit them with the parts of other processes, with the counts of the cut.
 

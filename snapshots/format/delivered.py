@@ -3,8 +3,8 @@
 It names the epoch and the attempt that committed it, so the mark of a removed history has no effect. A crash may lose
 it, like the hint at the newest version; then the epoch is delivered again.
 
-It also names the newest epoch that was written to each sink: not every epoch has outputs, and dead letters are written
-to a sink of their own.
+It also names the newest epoch that was written to each sink, and the sink's target: not every epoch has outputs, and
+dead letters are written to a sink of their own.
 
 A job commits while outputs of earlier versions still wait for the sink. Its epochs are versions, and each manifest
 names the outputs of all versions that had not been delivered when it was committed.
@@ -15,15 +15,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import groupby
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from snapshots.filesystem import Folder
 from snapshots.format.manifest import DataFile
 
+WrittenEpochs: TypeAlias = Mapping[str, tuple[int, str]]
+"""The newest epoch that was written to each sink, `outputs` or `dead_letters`, and the digest of its target."""
+
 MARK = "delivered"
 
 _MARK_BYTES_MAX = 256
-_NOTHING: Mapping[str, int] = MappingProxyType({})
+_NOTHING: WrittenEpochs = MappingProxyType({})
 
 
 class Delivered(NamedTuple):
@@ -41,10 +44,10 @@ class Delivered(NamedTuple):
     attempt: str
 
 
-def mark_delivered(folder: Folder, delivered: Delivered, written: Mapping[str, int] = _NOTHING) -> None:
+def mark_delivered(folder: Folder, delivered: Delivered, written: WrittenEpochs = _NOTHING) -> None:
     """Store the mark of the last delivered epoch, with the newest epoch that was written to each sink."""
-    parts = [f"{delivered.epoch:020d}", delivered.attempt, *(f"{sink}={epoch}" for sink, epoch in written.items())]
-    folder.replace(MARK, " ".join(parts).encode())
+    sinks = (f"{sink}={epoch}={target}" for sink, (epoch, target) in written.items())
+    folder.replace(MARK, " ".join((f"{delivered.epoch:020d}", delivered.attempt, *sinks)).encode())
 
 
 def last_delivered(folder: Folder) -> Delivered | None:
@@ -52,14 +55,14 @@ def last_delivered(folder: Folder) -> Delivered | None:
     return last_mark(folder)[0]
 
 
-def last_mark(folder: Folder) -> tuple[Delivered | None, dict[str, int]]:
-    """Return the last delivered epoch, or None if there is no mark, and the newest epoch written to each sink."""
+def last_mark(folder: Folder) -> tuple[Delivered | None, WrittenEpochs]:
+    """Return the last delivered epoch, or None if there is no mark, and what was written to each sink."""
     try:
         epoch, attempt, *sinks = folder.read(MARK, 0, _MARK_BYTES_MAX).decode().split(" ")
-        written = {name: int(newest) for name, newest in (sink.split("=") for sink in sinks)}
+        written = {name: (int(newest), target) for name, newest, target in (sink.split("=") for sink in sinks)}
         return Delivered(int(epoch), attempt), written
     except (FileNotFoundError, ValueError):
-        return None, {}
+        return None, _NOTHING
 
 
 def delivery_of(files: Iterable[DataFile]) -> Delivered:

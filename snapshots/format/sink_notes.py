@@ -53,13 +53,13 @@ class SinkNotes:
 
     def was_written(self, role: str, target: str) -> bool:
         """Return whether epochs of this operator are in a target: the sink, or the dead letters."""
-        return bool(self._read().get("targets", {}).get(role) == _digest(target))
+        return bool(self._read().get("targets", {}).get(role) == target_digest(target))
 
     def note_written(self, role: str, target: str) -> None:
         """Remember that a target has an epoch; writes only what is new."""
         if not self.was_written(role, target):
             notes = self._read()
-            self._write({**notes, "targets": {**notes.get("targets", {}), role: _digest(target)}})
+            self._write({**notes, "targets": {**notes.get("targets", {}), role: target_digest(target)}})
 
     def refused(self, epoch: Delivered) -> dict[int, RefusedOutput]:
         """Return the refused outputs of an epoch by their index; none if there are no notes about it."""
@@ -95,6 +95,6 @@ class SinkNotes:
         self._known = notes
 
 
-def _digest(target: str) -> str:
-    """Return what stands for a target in the file, which then has no address of it."""
+def target_digest(target: str) -> str:
+    """Return what stands for a target in files, which then have no address of it."""
     return hashlib.sha256(target.encode(errors="surrogatepass")).hexdigest()[:32]

@@ -27,7 +27,7 @@ from async_op.spark.errors import CalledInSink
 from keygroups.arguments import not_awaitable
 from keygroups.context_managers import contextmanager
 from snapshots import Snapshot
-from snapshots.format.delivered import Delivered, last_delivered
+from snapshots.format.delivered import Delivered, WrittenEpochs, last_delivered
 from snapshots.spark import outputs_frame
 
 _T = TypeVar("_T")
@@ -101,8 +101,8 @@ class Delivery:
         self._shipped = None if sink is None else _ShippedDelivery(coordinator, lineage, sink, self._hurry, epochs)
 
     @property
-    def written_epochs(self) -> dict[str, int]:
-        """The newest epoch that a sink of this package, and its sink of dead letters, have written."""
+    def written_epochs(self) -> WrittenEpochs:
+        """What a sink of this package, and its sink of dead letters, have written."""
         return {} if self._shipped is None else dict(self._shipped.written_epochs)
 
     def open(self) -> None:

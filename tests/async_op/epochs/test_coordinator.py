@@ -81,7 +81,8 @@ def test_without_retention_all_versions_stay() -> None:
 
 
 def test_the_position_of_a_job_comes_back() -> None:
-    position = JobPosition(epoch=1, parallelism=2, keys={"count": ["user"], "plain": None}, written={"outputs": 0})
+    keys, written = {"count": ["user"], "plain": None}, {"outputs": (0, "abc")}
+    position = JobPosition(epoch=1, parallelism=2, keys=keys, written=written)
     coordinator = Coordinator(new_store())
     pending = coordinator.begin()
     snapshot = coordinator.commit(pending, [pending.write_subtask(part) for part in parts({})], position, {})

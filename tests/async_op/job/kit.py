@@ -147,7 +147,8 @@ def new_job(source: Any, steps: Any, sink: Any, **options: Any) -> Job:
 def put_back(snapshots: Path, versions: int) -> None:
     """Give up the newest versions of a job, as after a loss: no mark says what its sink has had."""
     manifests = sorted((snapshots / "job" / "manifests").iterdir())
-    for path in (*manifests[-versions:], *(path for path in (snapshots / "job").iterdir() if path.is_file())):
+    given_up = manifests[len(manifests) - versions :]
+    for path in (*given_up, *(path for path in (snapshots / "job").iterdir() if path.is_file())):
         path.unlink()
 
 

@@ -294,7 +294,8 @@ class Driver:
         handles: list[SubtaskHandle] = [part.handle for part in parts]
         batch = batch_of(self.latest) if number is None else number
         try:
-            position = {"batch": batch, "epoch": pending.version, "written": self._sink.written_epochs}
+            written = {sink: [*one] for sink, one in self._sink.written_epochs.items()}
+            position = {"batch": batch, "epoch": pending.version, "written": written}
             self.latest = self.cluster.latest = pending.commit(handles, source_position=position)
         finally:
             self.cluster.look()

@@ -31,7 +31,7 @@ def test_a_mark_without_an_attempt_comes_back_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"17", b"17 a b", b"17 a b=c", b"17 a b=1=2", b"x y", b"\xff\xfe 1", b"\0" * 300]
+    "content", [b"", b"17", b"17 a b", b"17 a b=1", b"17 a b=c=d", b"17 a b=1=2=3", b"x y", b"\xff\xfe 1", b"\0" * 300]
 )
 def test_a_mark_that_says_nothing_counts_for_nothing(tmp_path: Path, content: bytes) -> None:
     folder = open_folder(str(tmp_path))
@@ -53,6 +53,7 @@ def test_a_collection_leaves_the_mark_and_a_copy_takes_it(tmp_path: Path) -> Non
 def test_a_mark_names_what_was_written_to_each_sink(tmp_path: Path) -> None:
     folder = open_folder(str(tmp_path))
     assert last_mark(folder) == (None, {})
-    mark_delivered(folder, Delivered(2**63, "f" * 64), {"outputs": 2**63, "dead_letters": 2**63})
-    assert last_mark(folder) == (Delivered(2**63, "f" * 64), {"outputs": 2**63, "dead_letters": 2**63})
+    written = {"outputs": (2**63, "a" * 32), "dead_letters": (2**63, "b" * 32)}
+    mark_delivered(folder, Delivered(2**63, "f" * 64), written)
+    assert last_mark(folder) == (Delivered(2**63, "f" * 64), written)
     assert last_delivered(folder) == Delivered(2**63, "f" * 64)

@@ -226,6 +226,19 @@ async def test_a_table_that_has_lost_epochs_is_noticed_at_the_next_start(target:
     assert target.numbers() == [*range(5)]
 
 
+async def test_a_copy_of_a_version_knows_what_was_written(target: Target, tmp_path: Path) -> None:
+    """It has neither the mark nor the notes of its original."""
+    for count in range(1, 4):
+        await job_into(target, tmp_path, *range(count)).run()
+    put_back(tmp_path / "snapshots", 0)
+    put_table_back(target, 1)
+    with pytest.raises(TargetBehind):
+        await job_into(target, tmp_path, *range(4)).run()
+    remove(target)
+    with pytest.raises((TargetMissing, TargetReplaced)):
+        await job_into(target, tmp_path, *range(4)).run()
+
+
 async def test_a_server_that_takes_over_without_the_last_transactions_is_noticed(server: str, tmp_path: Path) -> None:
     target, source = Postgres(server), Log([1])
     job = new_job(source, as_row, target.sink(), snapshots=str(tmp_path / "snapshots"))
