@@ -240,7 +240,7 @@ class SinkDelivery(ABC):
             try:
                 return (yield Ask(work, doing))
             except TargetAhead:
-                # The later epochs may be those of another run: who was fenced must not take over again.
+                # The later epochs may come from another run, and a run that was fenced must not take over again.
                 yield Note(self._coordinator.check)
                 raise
             except Exception as error:  # noqa: BLE001 - raised unless it may pass

@@ -223,7 +223,7 @@ def status_of(error: BaseException) -> int | None:
 
 
 def _says_all_in_text(error: BaseException) -> bool:
-    """Return whether the text may be that of a client. The texts of other errors may quote rows, which say anything."""
+    """Return whether a client may have written the text. Other errors may quote rows, which say anything."""
     return isinstance(error, OSError) or _package_of(error) == _DELTALAKE
 
 

@@ -199,7 +199,7 @@ def test_epochs_of_another_pipeline_are_not_taken_for_those_of_this_one(spark: S
     assert target.numbers() == list(range(10))
 
 
-def test_new_rows_are_not_taken_for_those_of_versions_that_were_given_up(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_after_going_back_are_not_skipped_as_repeated_ones(spark: SparkSession, tmp_path: Path) -> None:
     target, kept, saved = Delta(tmp_path), tmp_path / "kept", tmp_path / "saved"
     arguments = {"table": target.arguments[0]}
     for first in (0, 5, 10):

@@ -268,8 +268,10 @@ class KafkaSink(ShippedSink):
             return
         with self._connected():
             # Brokers remove the note with the topic, and would let the rest of the outputs into a new one.
-            if self._newest >= 0 > self._noted_epoch():
+            noted = self._noted_epoch()
+            if self._newest >= 0 > noted:
                 raise TargetReplaced(self._topic, self._name)
+            self.check_behind(self._topic, noted)
             self._commit(records, epoch)
         self._newest = epoch
         self.was_written = True

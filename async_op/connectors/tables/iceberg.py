@@ -198,7 +198,7 @@ class IcebergSink(TableSink):
         try:
             yield catalog
             is_kept = _is_asked_by_http(catalog)
-        except NotImplementedError as error:
+        except NotImplementedError as error:  # pyiceberg has catalogs, and versions of the format, that it only reads
             reason = text_of(error) or f"pyiceberg's {type(catalog).__name__} cannot do that"
             raise SinkRefused(redacted(self._table), reason) from error
         finally:

@@ -111,9 +111,9 @@ class Delivery:
             self._shipped.open()
 
     def close(self) -> None:
-        """Have a sink of this package let go of its target; another epoch connects it again."""
+        """Have a sink of this package, and its sink of dead letters, let go of their targets until the next epoch."""
         if self._shipped is not None:
-            self._shipped.sink.disconnect()
+            self._shipped.close()
 
     def hurry(self) -> None:
         """Wait no longer between attempts of the sink: the next one is the last."""
@@ -232,7 +232,6 @@ class _ShippedDelivery(SinkDelivery):
     ) -> None:
         letters = None if sink.dead_letters is None else letters_sink_of(sink.dead_letters)
         super().__init__(coordinator, lineage, sink, letters, epochs)
-        self.sink = sink
         self._hurry = hurry
 
     @property
@@ -246,6 +245,12 @@ class _ShippedDelivery(SinkDelivery):
                 self._done(self.opened(sink, sink.check_target))
             elif sink is not None:
                 self._done(self.expecting(sink))
+
+    def close(self) -> None:
+        """Have the sinks let go of their targets."""
+        for sink in (self._sink, self._dead_letters):
+            if isinstance(sink, ShippedSink):
+                sink.disconnect()
 
     def deliver(self, frame: DataFrame, epoch: Delivered) -> None:
         """Give an epoch to the sink."""

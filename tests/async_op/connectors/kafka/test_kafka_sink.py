@@ -336,6 +336,9 @@ async def test_a_topic_that_is_ahead_of_the_snapshots_is_told_before_the_first_e
     later.newest_known = later.newest_written = 3
     with pytest.raises(TargetBehind, match="epochs up to 2, but this job has written epoch 3"):
         await later.open()
+    first.newest_written = 3
+    with pytest.raises(TargetBehind):
+        await first.write([b"4"], 4)
     for sink in (first, later):
         await sink.close()
     assert read_all(server, served_topic) == [b"1", b"2"]

@@ -160,7 +160,7 @@ async def test_epochs_of_another_job_are_not_taken_for_those_of_this_one(target:
 
 
 @pytest.mark.parametrize("versions", [1, 2, 5])
-async def test_new_outputs_are_not_taken_for_those_of_versions_that_were_given_up(
+async def test_outputs_after_going_back_are_not_skipped_as_repeated_ones(
     target: Target, tmp_path: Path, versions: int
 ) -> None:
     for count in range(1, 5):
@@ -190,7 +190,7 @@ async def test_a_sink_may_be_used_after_its_job_has_ended(target: Target, tmp_pa
 
 
 async def test_a_run_that_was_fenced_while_it_wrote_is_told_so(target: Target, tmp_path: Path) -> None:
-    """The later epochs in the table are those of the run that has taken over, so no snapshot was put back."""
+    """The later epochs in the table come from the run that has taken over, so no snapshot was put back."""
     fenced = job_into(target, tmp_path, 1, restart=RestartPolicy())
     arrived, may_go_on = threading.Event(), threading.Event()
     append = fenced._sink._append_unless_there
