@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,6 +14,25 @@ def first_is_quick(cases: Iterable[Any]) -> list[Any]:
     first, *others = cases
     marked = [case if isinstance(case, tuple) else (case,) for case in others]
     return [first, *(pytest.param(*case, marks=pytest.mark.thorough) for case in marked)]
+
+
+def few_are_quick(cases: Iterable[tuple[str, str]]) -> list[Any]:
+    """Return the cases of a rule and a place that it holds at: all but few are marked `thorough`.
+
+    Each rule stays at the place that has had the fewest of them until then, and each place has one.
+    """
+    cases = list(cases)
+    places_of: dict[str, list[str]] = {}
+    for place, rule in cases:
+        places_of.setdefault(rule, []).append(place)
+    counts = Counter({place: 0 for place, _ in cases})
+    quick: set[tuple[str, str]] = set()
+    for rule, places in places_of.items():
+        place = min(places, key=counts.__getitem__)
+        counts[place] += 1
+        quick.add((place, rule))
+    quick |= {next(case for case in cases if case[0] == place) for place, count in counts.items() if not count}
+    return [case if case in quick else pytest.param(*case, marks=pytest.mark.thorough) for case in cases]
 
 
 def seeds_of_long_runs(config: pytest.Config, divisor: int, fewest: int) -> int:

@@ -85,15 +85,18 @@ def parts(
 ) -> list[SubtaskSnapshot]:
     """Deal content to subtasks by the key group of each key, and in-flight elements by their channel."""
     elements = list(in_flight)
+    rows = [
+        (state, key_group_of(key, G), identity_of(key), value)
+        for state, values in content.items()
+        for key, value in values.items()
+    ]
     made = []
     for subtask in range(parallelism):
         owned = range_of(subtask, parallelism, G)
         backend = new_backend(descriptors, owned)
-        for state, values in content.items():
-            for key, value in values.items():
-                key_group = key_group_of(key, G)
-                if key_group in owned:
-                    backend.tables[state].put(key_group, identity_of(key), value)
+        for state, key_group, key, value in rows:
+            if key_group in owned:
+                backend.tables[state].put(key_group, key, value)
         queue = [element for element in elements if element.channel == subtask]
         made.append(part(backend, subtask, parallelism, queue, (watermarks or {}).get(subtask)))
     return made

@@ -90,6 +90,9 @@ def prepare(import_: Imports = None, version: ShowVersion = False) -> None:
             raise typer.BadParameter(f"{name!r} cannot be imported: {error}", param_hint="--import") from error
 
 
+program = typer.main.get_command(app)
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run one command line.
 
@@ -109,7 +112,7 @@ def run(arguments: Sequence[str]) -> int:
         In all other cases, with the exit code.
     """
     try:
-        app(args=list(arguments), prog_name="keygroups")
+        program(args=list(arguments), prog_name="keygroups")
     except (KeyGroupsError, OSError) as error:
         show_error(error)
         return exit_code_of(error)

@@ -66,8 +66,8 @@ PAGES = [
 
 
 def _in_a_quick_run(page: Any) -> Any:
-    """Mark a page with terminal sessions as thorough, but for the tutorial: each command starts a program."""
-    is_slow = "```console" in page.values[0].read_text(encoding="utf-8") and page.id != "tutorial.md"
+    """Mark a page with terminal sessions as thorough: each command starts a program."""
+    is_slow = "```console" in page.values[0].read_text(encoding="utf-8")
     return pytest.param(*page.values, id=page.id, marks=pytest.mark.thorough if is_slow else ())
 
 

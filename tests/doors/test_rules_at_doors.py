@@ -13,6 +13,7 @@ import pytest
 from tests.doors.entry_points import LOCAL, LOCAL_RESTARTS, check, check_restarts
 from tests.doors.restart_rules import RESTART_RULES, RestartRule
 from tests.doors.rules import ENTRY_POINTS, HOST, PIPELINE, RULES, Rule
+from tests.quick import few_are_quick
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "entry-points.md"
 BEGIN, END = "<!-- made by tests/doors/test_rules_at_doors.py -->", "<!-- end -->"
@@ -28,12 +29,12 @@ def cells(rules: Mapping[str, Rule | RestartRule], entry_points: Iterable[str]) 
     ]
 
 
-@pytest.mark.parametrize(("entry_point", "sentence"), cells(RULES, LOCAL))
+@pytest.mark.parametrize(("entry_point", "sentence"), few_are_quick(cells(RULES, LOCAL)))
 def test_a_rule_holds(entry_point: str, sentence: str, tmp_path: Path) -> None:
     check(RULES[sentence], LOCAL[entry_point](RULES[sentence], tmp_path))
 
 
-@pytest.mark.parametrize(("entry_point", "sentence"), cells(RESTART_RULES, LOCAL_RESTARTS))
+@pytest.mark.parametrize(("entry_point", "sentence"), few_are_quick(cells(RESTART_RULES, LOCAL_RESTARTS)))
 def test_a_rule_of_restarts_holds(entry_point: str, sentence: str, tmp_path: Path) -> None:
     check_restarts(RESTART_RULES[sentence], tmp_path, LOCAL_RESTARTS[entry_point])
 

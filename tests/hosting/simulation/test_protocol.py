@@ -20,7 +20,7 @@ from tests.hosting.simulation.mutants import MUTANTS
 from tests.hosting.simulation.run import simulate
 from tests.hosting.simulation.scenario import HARMLESS, only, scenario_of
 from tests.hosting.simulation.service import Violation
-from tests.quick import first_is_quick
+from tests.quick import first_is_quick, seeds_of_long_runs
 
 _MUTANT_SEEDS = 800
 """The rarest fault, a host that fails between two epochs, matters in one seed of some four hundred."""
@@ -49,8 +49,8 @@ def test_a_broken_rule_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("fault", first_is_quick(HARMLESS))
-def test_what_zombies_and_strangers_say_costs_no_call(fault: str) -> None:
-    for seed in range(40):
+def test_what_zombies_and_strangers_say_costs_no_call(fault: str, pytestconfig: pytest.Config) -> None:
+    for seed in range(seeds_of_long_runs(pytestconfig, 12, 40)):
         simulate(only(scenario_of(seed), fault))
 
 

@@ -179,8 +179,10 @@ def test_flinks_integers_and_longs_are_found(tmp_path: Path, cli: Cli, type_: pa
 
 def big_snapshot(rows: int) -> Snapshot:
     store = SnapshotStore(f"memory://get-{rows}", "enrich")
+    visits = pa.table({"key": words(rows), "value": pa.repeat(1, rows)})
+    other = pa.table({"key": words(rows), "value": pa.repeat("x" * 50, rows)})
     return store.latest() or store.bootstrap(
-        {VISITS: [(word, 1) for word in words(rows)], ValueState("other"): [(word, "x" * 50) for word in words(rows)]},
+        {VISITS: visits, ValueState("other", pa.string()): other},
         parallelism=4,
         max_parallelism=128,
     )

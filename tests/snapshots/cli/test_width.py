@@ -19,10 +19,10 @@ from tests.snapshots.cli_kit import Cli
 WIDTHS = pytest.mark.parametrize("width", [60, 80])
 
 
-@pytest.fixture
-def uri(tmp_path: Path) -> str:
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A long history of large numbers, with a pin, a delta, a repartition and elements in flight."""
-    store = SnapshotStore(tmp_path / "state", "enrich_orders_of_the_day")
+    store = SnapshotStore(tmp_path_factory.mktemp("state"), "enrich_orders_of_the_day")
     content = {"count": dict.fromkeys(words(20_000), 1), "profile": dict.fromkeys(words(500), "x" * 50)}
     store.write(parts(content, in_flight=[record(key, at) for at, key in enumerate(words(1200))]))
     store.pin(1)

@@ -429,6 +429,7 @@ def test_children_of_a_program_with_a_debugger_run_though_nobody_attaches(tmp_pa
     assert ended.returncode == 0
 
 
+@pytest.mark.thorough
 def test_where_there_is_no_fork_server_a_child_is_a_fresh_interpreter_that_tells_how_it_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
