@@ -30,6 +30,7 @@ from .errors import (
     ValueRefused,
     WrongEventLoop,
 )
+from .explanation import Explanation, Finding
 from .functions.base import (
     AsyncBatchFunction,
     AsyncFunction,
@@ -89,7 +90,9 @@ __all__ = [
     "DeadLetter",
     "DeadLettersUnclaimed",
     "ElementFailed",
+    "Explanation",
     "ExponentialBackoffRetry",
+    "Finding",
     "FixedDelayRetry",
     "Function",
     "IncompleteAnswer",

@@ -223,6 +223,13 @@ class ShippedSink(Sink[Any]):
             It has lost epochs that the job has written.
         """
 
+    def look_at_target(self) -> None:
+        """Do what `check_target` does, but take over from nobody, and stay unconnected; blocks."""
+        try:
+            self.check_target()
+        finally:
+            self.disconnect()
+
     def check_ahead(self, target: str, newest: int, advice: str) -> None:
         """Raise `TargetAhead` if the newest epoch of a target is not in the job's snapshots."""
         if self.newest_known is not None and newest > self.newest_known:

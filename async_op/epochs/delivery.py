@@ -178,14 +178,8 @@ class SinkDelivery(ABC):
 
     def expecting(self, sink: Sink[Any]) -> Steps[None]:
         """Tell one of the two sinks whose epochs it gets, and whether it has some already."""
-        sink.lineage = self._lineage
-        sink.newest_known = self._known
-        is_noted = yield Note(lambda: self._notes.was_written(self._role(sink), repr(sink)))
-        epoch, target = self.written_epochs.get(self._role(sink), (None, None))
-        is_same = target == target_digest(repr(sink))
-        # A copy of a version has no notes.
-        sink.was_written = is_noted or is_same
-        sink.newest_written = epoch if is_same else None
+        epochs = SinkEpochs(self._known, self.written_epochs)
+        yield Note(lambda: expect(sink, self._role(sink), self._notes, self._lineage, epochs))
 
     def opened(self, sink: Sink[Any], opening: Callable[[], Any]) -> Steps[None]:
         """Open one of the two sinks by what `opening` returns."""
@@ -263,6 +257,31 @@ class SinkDelivery(ABC):
 
     def _role(self, sink: Sink[Any]) -> str:
         return "outputs" if sink is self._sink else "dead_letters"
+
+
+def expect(sink: Sink[Any], role: str, notes: SinkNotes, lineage: str, epochs: SinkEpochs) -> None:
+    """Tell a sink whose epochs it gets, and which of them its target has; blocks.
+
+    Parameters
+    ----------
+    sink : Sink
+        The sink.
+    role : {"outputs", "dead_letters"}
+        What it gets.
+    notes : SinkNotes
+        What the operator remembers of its sinks.
+    lineage : str
+        What tells the operator from others that write into the same target.
+    epochs : SinkEpochs
+        What both sinks have had, by the newest snapshot.
+    """
+    sink.lineage = lineage
+    sink.newest_known = epochs.known
+    epoch, target = epochs.written.get(role, (None, None))
+    is_same = target == target_digest(repr(sink))
+    # A copy of a version has no notes.
+    sink.was_written = notes.was_written(role, repr(sink)) or is_same
+    sink.newest_written = epoch if is_same else None
 
 
 def mark(folder: Folder, epoch: Delivered, written: WrittenEpochs) -> None:

@@ -35,6 +35,7 @@ from async_op.threads.read_ahead import generator_closed_after, read_ahead
 from keygroups.arguments import check_callable, is_asynchronous
 from keygroups.codec import pack
 from keygroups.errors import ConfigError, KeyGroupsError
+from keygroups.representation import short
 
 _ONLY = 0
 """The only partition of an iterable."""
@@ -146,6 +147,15 @@ class IterableSource(Source[Any]):
         self._samples = Samples()
         self._stored: Any = None
 
+    def __repr__(self) -> str:
+        given = self._iterable.table if isinstance(self._iterable, ArrowRows) else self._iterable
+        return type(given).__name__
+
+    @property
+    def is_once(self) -> bool:
+        """Whether it can be iterated only once."""
+        return iter_is_itself(self._iterable)
+
     async def restore(self, known: Mapping[PartitionId, Reached]) -> None:
         """Take the length and the samples of what was read, and compare the length."""
         one = known.get(_ONLY)
@@ -162,7 +172,7 @@ class IterableSource(Source[Any]):
     async def read(self, partition: Any, position: Any) -> AsyncIterator[Any]:
         """Yield the elements from a position on, in runs."""
         start = position or 0
-        is_once = iter_is_itself(self._iterable)
+        is_once = self.is_once
         if is_once and (self._taken > start or self._is_closed):
             raise StreamAlreadyRead(start, self._taken)
         number = self._taken if is_once else 0
@@ -271,6 +281,9 @@ class CallableSink(Sink[Any]):
     def __init__(self, write: Callable[[list[Any], int], Any]) -> None:
         self._write = write
         self._is_asynchronous = is_asynchronous(write)
+
+    def __repr__(self) -> str:
+        return short(self._write)
 
     async def write(self, values: list[Any], epoch: int) -> None:
         """Write the outputs of an epoch."""

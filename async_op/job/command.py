@@ -1,12 +1,14 @@
-"""What `keygroups run` does: finds a job in a module, and runs it."""
+"""What `keygroups run` does: finds a job in a module, and runs it, or says what it would do."""
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import logging
 import sys
 
 from async_op.epochs.restarts import RestartPolicy
+from async_op.explanation import Explanation
 from async_op.job.job import Job
 from keygroups.errors import ConfigError
 from keygroups.safe_text import described
@@ -34,12 +36,33 @@ def run_job(target: str, *, serve: str | None, max_restarts: int | None, process
         There is no such module, or no job of this name in it.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    job = job_in(target)
+    job = _job_with(target, processes)
     if max_restarts is not None:
         job.restart = RestartPolicy(max_restarts) if max_restarts else None
+    job.run_sync(serve=serve)
+
+
+def explain_job(target: str, *, processes: str | None) -> Explanation:
+    """Return what a job would do, and what looks wrong, as `Job.explain` does.
+
+    Parameters
+    ----------
+    target, processes
+        As for `run_job`.
+
+    Raises
+    ------
+    ConfigError
+        There is no such module, or no job of this name in it.
+    """
+    return asyncio.run(_job_with(target, processes).explain())
+
+
+def _job_with(target: str, processes: str | None) -> Job:
+    job = job_in(target)
     if processes is not None:
         job.spread("auto" if processes == "auto" else _number(processes))
-    job.run_sync(serve=serve)
+    return job
 
 
 def _number(text: str) -> int:

@@ -22,10 +22,12 @@ from async_op.epochs.adoption import check_declared, check_fixed, check_kind, ch
 from async_op.epochs.position import JobPosition, SinkEpochs
 from async_op.epochs.restarts import RestartPolicy, Restarts
 from async_op.epochs.retention import Retention
+from async_op.explanation import Explanation
 from async_op.functions.plain import AnyFunction
 from async_op.job.adapters import check_two_sinks, sink_of, source_of
 from async_op.job.chain import Plan
 from async_op.job.committing import Committer
+from async_op.job.description import JobSituation, explained
 from async_op.job.errors import JobAlreadyRunning, JobInsideEventLoop, JobNotRunning
 from async_op.job.outputs import Collector
 from async_op.job.positions import Positions
@@ -46,11 +48,11 @@ from keygroups.hashing import key_hasher
 from keygroups.names import LINEAGE_NAME, OPERATOR_ID
 from keygroups.ranges import check_parallelism, default_max_parallelism
 from keygroups.representation import html_facts, representation
-from snapshots import Snapshot, SnapshotStore
+from snapshots import IncompatibleSnapshot, Snapshot, SnapshotStore
 from snapshots.daemon_threads import DaemonPool
 from snapshots.filesystem import Folder, ObjectFolder
 from snapshots.folder_hints import newest_or_empty
-from snapshots.lineage import lineage_of
+from snapshots.lineage import check_lineage, lineage_of
 
 DEFAULT_RETENTION = Retention()
 
@@ -243,6 +245,21 @@ class Job:
         self._processes = processes_of(processes, self._parallelism)
         if self._processes is not None:
             check_spread(self._steps, self._store.uri)
+
+    async def explain(self) -> Explanation:
+        """Return what `run` would do, and what looks wrong; nothing is claimed, called or written.
+
+        Ask a new version of a program before it takes over from the one that runs: a run that is refused has fenced
+        the other one by then. It reads the newest snapshot, asks the source for its partitions, and looks at the
+        targets of sinks of this package, once and without retries. Sinks of your own are not opened, and neither are
+        functions. While this object runs, it looks at the snapshot only.
+
+        Examples
+        --------
+        >>> print(asyncio.run(job.explain()))  # doctest: +SKIP
+        """
+        situation = await on_own_thread(self._situation)
+        return await explained(situation, looks_around=self._loop is None)
 
     async def run(self, *, show_progress: bool = False, serve: str | None = None) -> None:
         """Run until a bounded source has ended, or until `stop`; then all outputs have been delivered.
@@ -451,7 +468,7 @@ class Job:
             claiming = asyncio.ensure_future(on_own_thread(self._claim, committer))
             lineage, sink_epochs = await to_the_end(claiming)
         snapshot = committer.snapshot
-        parallelism = self._starting_parallelism(snapshot)
+        parallelism = self._starting_parallelism(self._chosen, snapshot)
         max_parallelism = self._key_groups(parallelism) if snapshot is None else snapshot.max_parallelism
         check_parallelism(parallelism, max_parallelism)
         collector = Collector()
@@ -476,17 +493,58 @@ class Job:
         latest = newest_or_empty(folder)
         if latest is None:
             return lineage_of(folder, None, self._namespace), SinkEpochs.of(None)
-        check_kind(latest, is_of_job=True)
-        check_steps(latest, (SOURCE, *self._steps))
-        check_fixed(latest, max_parallelism=self._max_parallelism, hash=self._hash, parallelism=self._chosen)
-        for name, step in self._given_steps.items():
-            check_declared(latest, step.options(self._hash, lambda _: None), name)
+        self._steps = self._fitted_steps(latest, self._chosen)
         if self._chosen == self._parallelism:  # what `rescale` has chosen since undoes no command
             warn_of_repartition(latest, JobPosition.of(latest).parallelism, self._chosen)
-        self._steps = {name: self._with_checked_keys(latest, name, step) for name, step in self._given_steps.items()}
         lineage = lineage_of(folder, latest.manifest, self._namespace)
         committer.take_over()
         return lineage, SinkEpochs.of(committer.snapshot)
+
+    def _fitted_steps(self, latest: Snapshot, parallelism: int | None) -> dict[str, Step]:
+        """Return the steps, with what compares their keys with stored ones.
+
+        Raises
+        ------
+        IncompatibleSnapshot
+            The job does not fit the newest snapshot.
+        """
+        check_kind(latest, is_of_job=True)
+        check_steps(latest, (SOURCE, *self._given_steps))
+        check_fixed(latest, max_parallelism=self._max_parallelism, hash=self._hash, parallelism=parallelism)
+        for name, step in self._given_steps.items():
+            check_declared(latest, step.options(self._hash, lambda _: None), name)
+        return {name: self._with_checked_keys(latest, name, step) for name, step in self._given_steps.items()}
+
+    def _situation(self) -> JobSituation:
+        """Return what a run would begin with now; blocks."""
+        latest = newest_or_empty(self._store.folder)
+        parallelism = self._starting_parallelism(self._parallelism, latest)
+        max_parallelism = self._key_groups(parallelism) if latest is None else latest.max_parallelism
+        misfit = None
+        try:
+            if latest is not None:
+                self._fitted_steps(latest, self._parallelism)
+                check_lineage(latest.manifest, self._namespace)
+            check_parallelism(parallelism, max_parallelism)
+        except (IncompatibleSnapshot, ConfigError) as refused:
+            misfit = str(refused)
+        return JobSituation(
+            store=self._store,
+            latest=latest,
+            undelivered=0 if latest is None else len(latest.undelivered()),
+            misfit=misfit,
+            source=self._source,
+            sink=self._sink,
+            dead_letters=self._dead_letters,
+            steps=self._given_steps,
+            hash=self._hash,
+            parallelism=parallelism,
+            max_parallelism=max_parallelism,
+            is_asked=self._parallelism is not None,
+            processes=self._processes,
+            positions=self._positions(),
+            namespace=self._namespace,
+        )
 
     def _with_checked_keys(self, latest: Snapshot, name: str, step: Step) -> Step:
         wanted, found = columns_of(step.key_by), JobPosition.of(latest).keys.get(name)
@@ -498,9 +556,9 @@ class Job:
         """Return the number of key groups of a job that has no snapshot yet."""
         return self._max_parallelism or default_max_parallelism(parallelism)
 
-    def _starting_parallelism(self, snapshot: Snapshot | None) -> int:
-        if self._chosen is not None:
-            return self._chosen
+    def _starting_parallelism(self, chosen: int | None, snapshot: Snapshot | None) -> int:
+        if chosen is not None:
+            return chosen
         return self._processes or 1 if snapshot is None else snapshot.parallelism
 
     def _stop_at_cut(self) -> None:

@@ -181,14 +181,7 @@ class Reading:
     async def _ids(self) -> list[PartitionId]:
         what = f"looking for partitions of {type(self._source).__name__}"
         with connector(what):
-            ids = await retried(self._source.retry, what, self._list)
-        if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
-            raise misbehaved(self._source, "partitions()", ids, "return a list of the ids of its partitions")
-        return list(ids)
-
-    async def _list(self) -> Any:
-        found: Any = self._source.partitions()
-        return await found if inspect.isawaitable(found) else found
+            return await retried(self._source.retry, what, lambda: listed(self._source))
 
     async def _read(self, partition: Partition) -> None:
         if not self._source.bounded:
@@ -321,3 +314,13 @@ def _with_own_position(item: Any) -> Any:
     if isinstance(item, Undecodable | Reached):
         return replace(item, position=own_position(item.position), content=own_copy(item.content))
     return item
+
+
+async def listed(source: Source[Any]) -> list[PartitionId]:
+    """Return the ids of all partitions of a source, at one attempt; raises `ConfigError` if it gives something else."""
+    ids: Any = source.partitions()
+    if inspect.isawaitable(ids):
+        ids = await ids
+    if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
+        raise misbehaved(source, "partitions()", ids, "return a list of the ids of its partitions")
+    return list(ids)

@@ -2,6 +2,7 @@
 
 from .autoscale import AutoscalePolicy, EpochMeasurement, ScalingDecision
 from .connect.query import ConnectQuery
+from .description import Explanation, Finding
 from .errors import (
     CalledInSink,
     EpochFailed,
@@ -15,7 +16,6 @@ from .errors import (
     WorkerLate,
     WorkerSilent,
 )
-from .explanation import Explanation, Finding
 from .pipeline import AsyncPipeline
 from .progress import EpochMetrics, EpochProgress
 from .query import PipelineQuery

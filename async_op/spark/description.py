@@ -1,39 +1,132 @@
-"""What a pipeline says of itself: a line, a table, and an explanation of what it would do."""
+"""What a pipeline says of itself: a line, a table, what it would do, and what looks wrong with that."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame, SparkSession
 
+from async_op.connectors.conformance import letters_sink_of
 from async_op.epochs.adoption import check_declared, check_kind
+from async_op.epochs.looking import found_at_targets
 from async_op.epochs.position import SourcePosition
+from async_op.explanation import (
+    Explanation,
+    Finding,
+    Found,
+    rescaled,
+    retries_in_vain,
+    text_of_calls,
+    text_of_limits,
+    text_of_newest,
+    text_of_ranges,
+    too_few_threads,
+    uneven_ranges,
+)
+from async_op.functions.base import AsyncBatchFunction
 from async_op.functions.plain import name_of
+from async_op.options import OperatorOptions
+from async_op.spark.autoscale import AutoscalePolicy
+from async_op.spark.epoch.delivery import IntoSink, Sink
 from async_op.spark.epoch.fleet import is_encrypted, unsuitable_settings
 from async_op.spark.epoch.history import check_keys
 from async_op.spark.errors import ModuleNotOnWorkers, UnpicklableFunction, UnsuitableWorkerPython
-from async_op.spark.explanation import Explanation, Finding, Found, NewestSnapshot, Situation, findings_in
 from async_op.spark.rows.schemas import check_input, is_repeatable
 from async_op.spark.stage import Stage
 from async_op.spark.task.pickling import check_pickles, names_bound_to_tasks
 from async_op.spark.worker_python import check_workers, failure_in_a_task
 from keygroups.arguments import seconds_of
 from keygroups.errors import ConfigError, UnsupportedKey
-from keygroups.ranges import range_of
 from keygroups.representation import short
 from keygroups.spark.session import is_connect, is_elsewhere
 from snapshots import IncompatibleSnapshot, Snapshot
 from snapshots.folder_hints import newest_or_empty
 from snapshots.host_logs import logs_pattern
 
-_SUBTASKS_SHOWN = 4
+# The first two are for the stub of this package, which can name its own modules only.
+__all__ = ["Explanation", "Finding", "NewestSnapshot", "Situation", "doubts_in", "explained", "facts_of", "refusals_in"]
 
 
-def explained(stages: Sequence[Stage], frame: DataFrame | None = None) -> Explanation:
-    """Return what the operators of a pipeline would do with their next epoch, and what looks wrong, also of the input.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewestSnapshot:
+    """What the newest snapshot says.
 
-    It reads the newest snapshots, and the settings of the active Spark session if there is one.
+    Attributes
+    ----------
+    parallelism, max_parallelism : int
+        The number of subtasks and of key groups that it was written with.
+    hash : str
+        The hash that maps keys to key groups.
+    in_flight : int
+        How many elements were in flight.
+    unfinished_run : str or None
+        A bounded run that has begun and not finished.
+    calls, timeouts : int
+        How many calls its epoch made, and how many elements timed out meanwhile.
+    """
+
+    parallelism: int
+    max_parallelism: int
+    hash: str
+    in_flight: int
+    unfinished_run: str | None
+    calls: int = 0
+    timeouts: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """What one operator of a pipeline is about to run with.
+
+    Attributes
+    ----------
+    options : OperatorOptions
+        The options of the operator.
+    barrier_timeout : float or None
+        Seconds that an epoch waits for calls; None to wait for all.
+    is_resident : bool
+        Whether its operators live in hosts.
+    parallelism, max_parallelism : int
+        The number of subtasks of the next epoch, and of key groups.
+    uri : str
+        Where its snapshots are.
+    is_asked : bool
+        Whether the user has passed this parallelism.
+    autoscale : AutoscalePolicy or None
+        Decides on the parallelism.
+    newest : NewestSnapshot or None
+        The newest snapshot.
+    slots : int or None
+        How many tasks run at once in the session at most; None if that is not known.
+    unsuitable : mapping of str to str
+        Settings of the session that do not suit resident operators, with what follows.
+    refusal : str or None
+        Why the workers cannot run the function.
+    misfit : str or None
+        Why the newest snapshot does not fit the function.
+    """
+
+    options: OperatorOptions
+    barrier_timeout: float | None
+    is_resident: bool
+    parallelism: int
+    max_parallelism: int
+    uri: str
+    newest: NewestSnapshot | None = None
+    slots: int | None = None
+    unsuitable: Mapping[str, str] = field(default_factory=dict)
+    refusal: str | None = None
+    misfit: str | None = None
+    is_asked: bool = True
+    autoscale: AutoscalePolicy | None = None
+
+
+def explained(stages: Sequence[Stage], frame: DataFrame | None = None, sink: Sink | None = None) -> Explanation:
+    """Return what the operators of a pipeline would do with their next epoch, and what looks wrong.
+
+    It reads the newest snapshots, and the settings of the active Spark session if there is one. It looks at the input
+    and at the target of the sink, if they are given.
     """
     session = SparkSession.getActiveSession()
     operators: dict[str, dict[str, str]] = {}
@@ -42,22 +135,39 @@ def explained(stages: Sequence[Stage], frame: DataFrame | None = None) -> Explan
         operator_id, latest = stage.store.operator_id, newest_or_empty(stage.store.folder)
         it, why_not_resident = _situation(stage, latest, session)
         operators[operator_id] = _facts(stage, it, latest, why_not_resident, session)
-        findings += [Finding(operator_id, problem, advice) for problem, advice in findings_in(it)]
+        findings += [Finding(operator_id, *one, is_refusal=True) for one in refusals_in(it)]
+        findings += [Finding(operator_id, *one) for one in doubts_in(it)]
     if frame is not None:
         check_input("df", frame)
-        found = _findings_in_input(stages[0], frame)
-        findings += [Finding(stages[0].store.operator_id, problem, advice) for problem, advice in found]
+        findings += _findings_in_input(stages[0], frame)
+    if sink is not None:
+        last = stages[-1]
+        operators[last.store.operator_id]["sink"] = short(sink)
+        found = _found_at_target(last, sink)
+        findings += [Finding(last.store.operator_id, *one, is_refusal=True) for one in found]
     return Explanation(operators, tuple(findings))
 
 
-def _findings_in_input(stage: Stage, frame: DataFrame) -> Iterator[Found]:
+def _found_at_target(stage: Stage, sink: Sink) -> list[Found]:
+    """Find what a sink would refuse, unless it is in use."""
+    shipped = IntoSink(sink).shipped
+    if shipped is None or (stage.query is not None and stage.query.isActive):
+        return []
+    letters = None if shipped.dead_letters is None else letters_sink_of(shipped.dead_letters)
+    sinks = {"outputs": shipped, "dead_letters": letters}
+    return [*found_at_targets(stage.store.folder, sinks, stage.namespace)]
+
+
+def _findings_in_input(stage: Stage, frame: DataFrame) -> Iterator[Finding]:
     """Find what `start` refuses in the input, and rows that no repeated epoch gets again."""
+    operator_id = stage.store.operator_id
     try:
         check_keys(newest_or_empty(stage.store.folder), stage.routing(frame.schema))
     except (ConfigError, UnsupportedKey, IncompatibleSnapshot) as refused:
-        yield "start refuses the input", str(refused)
+        yield Finding(operator_id, "start refuses the input", str(refused), is_refusal=True)
     if not is_repeatable(frame):
-        yield (
+        yield Finding(
+            operator_id,
             "the input has columns that change when Spark reads it again, such as uuid() or rand(): after a failure an "
             "epoch runs over other rows, whose calls have other idempotency keys",
             "store such columns before (in a table or topic), or make them in the function from ctx.idempotency_key",
@@ -161,11 +271,11 @@ def _facts(
     facts = {
         "function": f"{name_of(options.function)}, {keys}",
         "parallelism": _parallelism(stage, latest, session),
-        "key groups": f"{it.max_parallelism} by {options.hash}; {_ranges(it)}",
-        "calls": _calls(it),
-        "limits": "none" if options.resilience is None else repr(options.resilience),
+        "key groups": f"{it.max_parallelism} by {options.hash}; {text_of_ranges(it.parallelism, it.max_parallelism)}",
+        "calls": text_of_calls(options, it.parallelism),
+        "limits": text_of_limits(options),
         "operators": _place(why_not_resident, session),
-        "snapshots": f"{it.uri}, {_state(latest)}",
+        "snapshots": f"{it.uri}, {text_of_newest(latest)}",
         "next epoch": _next_epoch(it, latest),
     }
     if why_not_resident is None:
@@ -185,23 +295,6 @@ def _parallelism(stage: Stage, latest: Snapshot | None, session: SparkSession | 
     return f"{text}; the autoscaler {says} it between {policy.min} and {policy.max}, for epochs of {target:g} s"
 
 
-def _ranges(it: Situation) -> str:
-    ranges = [range_of(index, it.parallelism, it.max_parallelism) for index in range(it.parallelism)]
-    shown = [f"{index}: {one.start}-{one.end}" for index, one in enumerate(ranges[:_SUBTASKS_SHOWN])]
-    if len(ranges) > _SUBTASKS_SHOWN:
-        shown += ["…"] if len(ranges) > _SUBTASKS_SHOWN + 1 else []
-        shown.append(f"{it.parallelism - 1}: {ranges[-1].start}-{ranges[-1].end}")
-    return ", ".join(shown)
-
-
-def _calls(it: Situation) -> str:
-    options = it.options
-    timeout = "no timeout" if options.timeout is None else f"{options.timeout:g} s for all attempts"
-    retry = "no retries" if options.retry is None else repr(options.retry)
-    most = f"up to {options.capacity} in flight in each of {it.parallelism} subtasks"
-    return f"{options.mode}, {most}, {timeout}, {retry}, on_error={options.on_error!r}"
-
-
 def _place(why_not_resident: str | None, session: SparkSession | None) -> str:
     if why_not_resident is not None:
         return f"in Spark's tasks, opened for each epoch, because {why_not_resident}"
@@ -211,12 +304,6 @@ def _place(why_not_resident: str | None, session: SparkSession | None) -> str:
     return place
 
 
-def _state(latest: Snapshot | None) -> str:
-    if latest is None:
-        return "none yet: the state begins empty"
-    return f"version {latest.version} of {latest.manifest.created_at}, {latest.in_flight_count} in flight"
-
-
 def _next_epoch(it: Situation, latest: Snapshot | None) -> str:
     barrier = it.barrier_timeout
     waits = "until all calls have returned" if barrier is None else f"at most {barrier:g} s for calls"
@@ -224,3 +311,127 @@ def _next_epoch(it: Situation, latest: Snapshot | None) -> str:
     first = "" if latest is None or not latest.undelivered() else f"gives version {latest.version} to the sink; "
     tasks = f"{it.parallelism} tasks, whatever adaptive execution is set to"
     return f"{first}runs {tasks}, waits {waits}, commits version {version}, then calls the sink"
+
+
+# What looks wrong: pure checks of a situation.
+
+
+def refusals_in(it: Situation) -> list[Found]:
+    """Return what keeps a pipeline from starting."""
+    return [*_start(it)]
+
+
+def doubts_in(it: Situation) -> list[Found]:
+    """Return what looks wrong beside that."""
+    return [found for check in _DOUBTS for found in check(it)]
+
+
+def _start(it: Situation) -> Iterator[Found]:
+    """Find what `start` refuses."""
+    if it.refusal is not None:
+        yield "start refuses the function or an option", it.refusal
+    if it.misfit is not None:
+        yield "start refuses the newest snapshot", it.misfit
+    if it.newest is None:
+        return
+    for name, own, stored in (
+        ("max_parallelism", it.max_parallelism, it.newest.max_parallelism),
+        ("hash", it.options.hash, it.newest.hash),
+    ):
+        if own != stored:
+            option = f"--{name.replace('_', '-')} {own}"
+            rewrite = f"keygroups repartition {it.uri} --rewrite --parallelism {it.parallelism} {option}"
+            yield (
+                f"start refuses {name}={own!r}, because the snapshot has {stored!r}",
+                f"pass {stored!r}, or: {rewrite}",
+            )
+    if it.newest.unfinished_run is not None:
+        run = it.newest.unfinished_run
+        yield f"start refuses, because the bounded run {run!r} has not finished", f"finish it: run(…, run_id={run!r})"
+
+
+def _ends(it: Situation) -> Iterator[Found]:
+    """Find calls that may hold up an epoch, and retries that never come."""
+    if it.options.timeout is None and it.barrier_timeout is None:
+        yield "a call that never returns holds up its epoch for ever", "set timeout=, or barrier_timeout="
+    yield from retries_in_vain(it.options)
+
+
+def _timed_out(it: Situation) -> Iterator[Found]:
+    """Find a timeout that is shorter than calls take, as the newest epoch has met it."""
+    if it.newest is not None and it.newest.timeouts and it.options.timeout is not None:
+        yield (
+            f"in the newest epoch {it.newest.timeouts} elements timed out, while {it.newest.calls} calls were made",
+            f"if calls take longer than timeout={it.options.timeout:g}, set a longer one; if they wait for the "
+            "service, a smaller capacity",
+        )
+
+
+def _carried_over(it: Situation) -> Iterator[Found]:
+    """Find calls that are made twice, and epochs that wait for them."""
+    barrier, timeout = it.barrier_timeout, it.options.timeout
+    if it.is_resident or barrier is None or (timeout is not None and timeout <= barrier):
+        return
+    longest = "without a timeout" if timeout is None else f"of up to {timeout:g} s"
+    yield (
+        f"operators run in tasks, and calls {longest} may outlast barrier_timeout={barrier:g}: those are made again, "
+        "and the next epoch waits for them as long as they take",
+        "set a longer barrier_timeout, or let operators be resident",
+    )
+
+
+def _session(it: Situation) -> Iterator[Found]:
+    """Find what does not suit the session."""
+    if it.slots is not None and it.parallelism > it.slots:
+        waves = -(-it.parallelism // it.slots)
+        each = "until their calls have returned" if it.barrier_timeout is None else f"up to {it.barrier_timeout:g} s"
+        yield (
+            f"{it.parallelism} subtasks share {it.slots} slots, so they run in {waves} waves that each wait {each}",
+            f"lower the parallelism to {it.slots}, or give Spark more cores",
+        )
+    if it.slots is not None and it.autoscale is not None and it.autoscale.max > it.slots >= it.parallelism:
+        yield (
+            f"the autoscaler may choose up to {it.autoscale.max} subtasks, and the session has {it.slots} slots",
+            f"set max={it.slots}, or give Spark more cores",
+        )
+    if it.is_resident:
+        for name, consequence in it.unsuitable.items():
+            yield f"{name} is on, which {consequence}", "switch it off for this application, or accept that"
+
+
+def _ranges(it: Situation) -> Iterator[Found]:
+    """Find subtasks that own many more key groups than others, and a rescale."""
+    if it.options.key_by is not None:
+        yield from uneven_ranges(it.parallelism, it.max_parallelism)
+    if it.newest is not None and it.is_asked:
+        yield from rescaled("the next epoch", it.newest.parallelism, it.parallelism, it.newest.in_flight)
+
+
+def _limits(it: Situation) -> Iterator[Found]:
+    """Find limits that capacity does not fit."""
+    options, function, limits = it.options, it.options.function, it.options.resilience
+    at_once = function.max_batch_size if isinstance(function, AsyncBatchFunction) else 1
+    yield from too_few_threads(options)
+    if limits is None or limits.cache is not None or limits.single_flight is not None:
+        return  # not every element needs a call of its own
+    most = None if limits.concurrency is None else limits.concurrency.maximum
+    share = 0 if most is None else max(1, most // it.parallelism)
+    if most is not None and share * at_once < options.capacity:
+        yield (
+            f"capacity={options.capacity}, but each of {it.parallelism} subtasks may have no more than {share} calls "
+            "under way: the other elements in flight wait, and their timeout runs",
+            f"set a capacity of about {share * at_once}, or a greater maximum, which is the sum over all subtasks",
+        )
+    for limit in limits.rate_limits:
+        if limit.cost is None and options.timeout is not None:
+            pace = limit.share(it.parallelism - 1, it.parallelism)
+            called = int(((pace.burst or 1) + pace.per_second * options.timeout) * at_once)
+            if called < options.capacity:
+                yield (
+                    f"each subtask may begin {pace.per_second:g} calls/s, so of {options.capacity} elements in flight "
+                    f"at most {called} are called for within the timeout of {options.timeout:g} s",
+                    f"set a capacity of at most {max(1, called)}, or a longer timeout",
+                )
+
+
+_DOUBTS = (_ends, _timed_out, _carried_over, _session, _ranges, _limits)

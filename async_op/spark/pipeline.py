@@ -15,6 +15,7 @@ from async_op.connectors.sink import Sink as AnySink
 from async_op.dead_letters import OnError
 from async_op.durations import check_delay
 from async_op.epochs.retention import Retention
+from async_op.explanation import Explanation
 from async_op.functions.base import AsyncBatchFunction
 from async_op.functions.plain import AnyFunction, as_function
 from async_op.options import CallOptions, Mode, OperatorOptions, StateBackend, takes_call_options
@@ -28,7 +29,6 @@ from async_op.spark.epoch.checkpoint import Checkpoint
 from async_op.spark.epoch.delivery import IntoSink, Sink, refuse_in_sink
 from async_op.spark.epoch.history import Adopt, join_histories
 from async_op.spark.epoch.inputs import EpochSettings
-from async_op.spark.explanation import Explanation
 from async_op.spark.progress import PipelineProgress
 from async_op.spark.query import PipelineQuery
 from async_op.spark.rows.dead_letter_column import DeadLetters, rows_in_place, schema_with_letters
@@ -512,7 +512,7 @@ class AsyncPipeline:
         title = f"pipeline {' then '.join(stage.store.operator_id for stage in self._stages)}"
         return html_facts(title, facts_of(self._stages))
 
-    def explain(self, df: DataFrame | None = None) -> Explanation:
+    def explain(self, df: DataFrame | None = None, sink: Sink | None = None) -> Explanation:
         """Return what the pipeline would do with its next epoch, and what looks wrong; nothing is started or claimed.
 
         It reads the newest snapshots, and the settings of the active Spark session if there is one. Unless that has a
@@ -523,12 +523,15 @@ class AsyncPipeline:
         df : DataFrame, optional
             The input, streaming or not: then its columns are checked, and whether its rows change when Spark reads them
             again.
+        sink : callable, optional
+            What `start` or `run` will get: then a sink of this package looks at its target from this machine, once and
+            without retries. Nothing is written, and no other run is fenced.
 
         Examples
         --------
         >>> print(pipeline.explain())  # doctest: +SKIP
         """
-        return explained(self._stages, df)
+        return explained(self._stages, df, sink)
 
     def logs(self) -> dict[str, str]:
         """Return what the function prints and logs: the last 64 KiB of each log by its path, the newest last.

@@ -57,6 +57,9 @@ Processes = Annotated[
     str | None,
     typer.Option("--processes", metavar="N", help="Run the steps in N worker processes; auto for one per processor."),
 ]
+Explain = Annotated[
+    bool, typer.Option("--explain", help="Say what it would do and what looks wrong; exit with 1 if it would not run.")
+]
 
 
 def top(
@@ -288,8 +291,18 @@ def logs(uri: Uri, lines: Lines = 100, as_json: AsJson = False, storage_option: 
         sys.stdout.write("\n".join([f"==> {path} <==", *last, ""]))
 
 
-def run(target: Target, serve: Serve = None, restart: Restart = None, processes: Processes = None) -> None:
+def run(
+    target: Target,
+    serve: Serve = None,
+    restart: Restart = None,
+    processes: Processes = None,
+    explain: Explain = False,
+) -> None:
     """Run a job to its end; SIGTERM or Ctrl-C stops it with a snapshot of what is in flight."""
     # By its name: this package is unaware of jobs, which are made of it.
     command = importlib.import_module("async_op.job.command")
+    if explain:
+        found = command.explain_job(target, processes=processes)
+        typer.echo(found)
+        raise typer.Exit(found.is_refused)
     command.run_job(target, serve=serve, max_restarts=restart, processes=processes)

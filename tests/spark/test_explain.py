@@ -25,9 +25,11 @@ from async_op import (
     Resilience,
     Step,
 )
+from async_op.connectors import FileSink
+from async_op.explanation import Found, attempts_within
 from async_op.options import OperatorOptions
 from async_op.spark import AsyncPipeline, AutoscalePolicy
-from async_op.spark.explanation import NewestSnapshot, Situation, attempts_within, findings_in
+from async_op.spark.description import NewestSnapshot, Situation, doubts_in, refusals_in
 from async_op.testing import OperatorHarness
 from keygroups import ConfigError
 from snapshots import SnapshotStore
@@ -107,6 +109,10 @@ CASES = {
         "capacity of at most 51",
     ),
 }
+
+
+def findings_in(situation: Situation) -> list[Found]:
+    return [*refusals_in(situation), *doubts_in(situation)]
 
 
 @pytest.mark.parametrize("case", list(CASES))
@@ -229,3 +235,19 @@ def test_the_session_says_how_many_slots_there_are_and_what_binds_a_function_to_
     bound.names = spark.sparkContext.broadcast({1: "one"})  # type: ignore[attr-defined]
     place = pipeline(tmp_path, bound).explain().operators["look"]["operators"]
     assert place == "in Spark's tasks, opened for each epoch, because the function holds a broadcast variable"
+
+
+def test_the_target_of_a_sink_is_looked_at_before_the_start(tmp_path: Path) -> None:
+    sink = FileSink(tmp_path / "out", "json", dead_letters=FileSink(tmp_path / "letters", "json"))
+    found = pipeline(tmp_path).explain(sink=sink)
+    assert found.findings == ()
+    assert found.operators["look"]["sink"].startswith("FileSink(folder=")
+    assert not (tmp_path / "out").exists()
+
+    other = FileSink(tmp_path / "letters", "json")
+    other.lineage = "another"
+    asyncio.run(other.write([{"user": 1}], 1))
+    (told,) = pipeline(tmp_path).explain(sink=sink).findings
+    assert told.is_refusal
+    assert told.advice.startswith("TargetTaken: ")
+    assert pipeline(tmp_path).explain(sink=lambda df, epoch: None).findings == ()

@@ -167,6 +167,14 @@ class KafkaSink(ShippedSink):
         """Take over from an older sink of this job, unless the epochs under the name are not this job's; blocks."""
         self._connect()
 
+    def look_at_target(self) -> None:
+        """Compare what is noted in the brokers, without a producer, which would fence the one of a run; blocks."""
+        with self._connected():
+            self._consumer = client.load().Consumer(self._consumer_config(), logger=_log)
+            self._newest = self._noted_epoch()
+            self._check_epochs()
+        self.disconnect()
+
     def write_rows(self, rows: SinkRows, epoch: int) -> None:
         """Write the rows of an epoch in one transaction, unless it is there; blocks.
 
@@ -210,10 +218,13 @@ class KafkaSink(ShippedSink):
             self._noted_epoch()  # before the sink of another job is fenced
             self._producer.init_transactions(client.REQUEST_SECONDS_MAX)
             self._newest = self._noted_epoch()  # negative if there is none
-            if self.was_written and self._newest < 0:
-                raise TargetReplaced(self._topic, self._name)
-            self.check_ahead(self._topic, self._newest, "give the sink another name; the topic has these outputs twice")
-            self.check_behind(self._topic, self._newest)
+            self._check_epochs()
+
+    def _check_epochs(self) -> None:
+        if self.was_written and self._newest < 0:
+            raise TargetReplaced(self._topic, self._name)
+        self.check_ahead(self._topic, self._newest, "give the sink another name; the topic has these outputs twice")
+        self.check_behind(self._topic, self._newest)
 
     def _noted_epoch(self) -> int:
         (found,) = self._consumer.committed([self._noted(-1001)], client.REQUEST_SECONDS_MAX)

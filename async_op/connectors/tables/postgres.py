@@ -116,7 +116,9 @@ class PostgresSink(TableSink):
 
     def _newest_epoch(self) -> int | None:
         with self._told(), self._connection() as connection:
-            newest = self._begin(connection)
+            self._bound_statements(connection)
+            _make_epochs(connection)
+            newest = self._lock(connection)
             self._columns(connection, self._identifier())
             connection.rollback()
             return newest
@@ -136,6 +138,7 @@ class PostgresSink(TableSink):
         """Begin the transaction of an epoch; returns the newest epoch that the database has."""
         self._bound_statements(connection)
         _make_epochs(connection)
+        connection.commit()  # others need not wait for the rows of this epoch
         self._bound_statements(connection)
         return self._lock(connection)
 
@@ -232,7 +235,7 @@ class PostgresSink(TableSink):
 
 
 def _make_epochs(connection: Connection) -> None:
-    """Make the table of epochs, in a transaction of its own: others need not wait for the rows of this epoch."""
+    """Make the table of epochs, if there is none, in the transaction that is under way."""
     from psycopg.errors import DuplicateObject, DuplicateTable, UniqueViolation
 
     # Who may only write must not be asked for the right to create.
@@ -246,4 +249,3 @@ def _make_epochs(connection: Connection) -> None:
             )
         except (DuplicateObject, DuplicateTable, UniqueViolation):  # made by another writer at the same time
             connection.rollback()
-    connection.commit()

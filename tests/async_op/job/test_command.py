@@ -45,6 +45,7 @@ job = Job(["tea", "salt"], price, keep, snapshots="state", job_id="prices")
 endless = Job(["tea"], stuck, keep, snapshots="state", job_id="endless")
 failing = Job(["tea"], fail, keep, snapshots="state", job_id="failing")
 rare = Job(["tea"], threshold, keep, snapshots="state", job_id="rare")
+wrong = Job(["tea"], price, keep, snapshots="state", job_id="prices", max_parallelism=64)
 other = 3
 """
 
@@ -132,3 +133,19 @@ def test_a_number_of_processes_that_is_none_is_a_usage_error(folder: Path, numbe
     _, log = process.communicate()
     assert process.returncode == 2, log
     assert "processes" in log
+
+
+def test_it_says_what_it_would_do_and_whether_it_would_run(folder: Path) -> None:
+    def said(*arguments: str) -> tuple[int, str]:
+        process = started(folder, *arguments)
+        out, _ = process.communicate(timeout=120)
+        return process.returncode, out
+
+    code, told = said("orders:job", "--explain")
+    assert (code, told.splitlines()[-1]) == (0, "nothing looks wrong")
+    assert not (folder / "state").exists()
+
+    assert said("orders:job") == (0, "")
+    code, told = said("orders:wrong", "--explain")
+    assert code == 1
+    assert "run refuses the newest snapshot; max parallelism of the snapshot is 128, but 64 is needed" in told

@@ -36,7 +36,7 @@ from async_op.connectors.kafka import client
 from keygroups import ConfigError
 from tests.async_op.connectors.kafka import brokers
 from tests.async_op.connectors.kafka.brokers import make_topic, read_all
-from tests.async_op.job.kit import Epochs, new_job, running, same
+from tests.async_op.job.kit import Epochs, Log, new_job, running, same
 from tests.quick import first_is_quick
 
 
@@ -319,6 +319,29 @@ async def test_the_epochs_of_another_job_are_not_taken_for_those_of_this_one(ser
     for sink in (monday, tuesday):
         await sink.close()
     assert read_all(server, served_topic) == [b"1", b"2"]
+
+
+async def test_a_look_at_a_topic_fences_no_run(server: str, served_topic: str) -> None:
+    place = f"memory://{served_topic}"
+    source = Log([b"1"])
+    async with running(new_job(source, same, sink_into(server, served_topic), snapshots=place)) as task:
+        for value in (b"2", b"3"):
+            while epoch_count(server, served_topic) < int(value) - 1:
+                await asyncio.sleep(0.05)
+            found = await new_job(source, same, sink_into(server, served_topic), snapshots=place).explain()
+            assert not found.findings
+            await source.append(0, value)
+        while epoch_count(server, served_topic) < 3:
+            await asyncio.sleep(0.05)
+        assert not task.done()
+    other = new_job(source, same, sink_into(server, served_topic), snapshots=f"{place}-else")
+    (told,) = (await other.explain()).findings
+    assert told.is_refusal
+    assert told.advice.startswith("TargetTaken: ")
+
+
+def epoch_count(server: str, topic: str) -> int:
+    return len(read_all(server, topic))
 
 
 async def test_a_topic_that_is_ahead_of_the_snapshots_is_told_before_the_first_epoch(

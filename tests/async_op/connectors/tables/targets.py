@@ -30,6 +30,10 @@ class Target(ABC):
     @abstractmethod
     def rows(self) -> list[dict[str, Any]]: ...
 
+    def notes_epochs(self) -> bool:
+        """Whether there is anything beside the rows of the table; only a database has that."""
+        return False
+
     def numbers(self) -> list[int]:
         return sorted(row["n"] for row in self.rows())
 
@@ -84,6 +88,10 @@ class Postgres(Target):
         with psycopg.connect(url) as connection:
             connection.execute("drop table if exists orders, keygroups_epochs")
             connection.execute("create table orders (n bigint, name text, seen timestamptz default now(), extra jsonb)")
+
+    def notes_epochs(self) -> bool:
+        with psycopg.connect(self.url) as connection:
+            return connection.execute("select to_regclass('keygroups_epochs')").fetchone() != (None,)
 
     def rows(self) -> list[dict[str, Any]]:
         with psycopg.connect(self.url) as connection:

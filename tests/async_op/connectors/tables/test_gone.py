@@ -16,7 +16,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
 from pyiceberg.catalog import load_catalog
 
-from async_op import FixedDelayRetry, Job, RestartPolicy
+from async_op import Explanation, FixedDelayRetry, Job, RestartPolicy
 from async_op.connectors import (
     DeltaSink,
     FileSink,
@@ -179,6 +179,25 @@ async def test_outputs_after_going_back_are_not_skipped_as_repeated_ones(
     for _ in range(2):
         await job_into(target, tmp_path, *range(4), 100).run()
     assert target.numbers() == [*range(4), 100]
+
+
+async def test_what_a_run_finds_wrong_with_a_table_is_told_before_it_takes_over(target: Target, tmp_path: Path) -> None:
+    def refusals(found: Explanation) -> list[str]:
+        return [one.advice for one in found.findings if one.is_refusal]
+
+    assert not (await job_into(target, tmp_path, 1).explain()).findings
+    assert (target.rows(), target.notes_epochs()) == ([], False)
+    for count in range(1, 4):
+        await job_into(target, tmp_path, *range(count)).run()
+        assert not (await job_into(target, tmp_path, *range(4)).explain()).findings
+    put_back(tmp_path / "snapshots", 2)
+
+    for change, kinds in ((lambda: None, TargetAhead), (lambda: remove(target), (TargetMissing, TargetReplaced))):
+        change()
+        (told,) = refusals(await job_into(target, tmp_path, *range(4)).explain())
+        with pytest.raises(kinds) as raised:
+            await job_into(target, tmp_path, *range(4)).run()
+        assert str(raised.value) in told
 
 
 async def test_a_sink_may_be_used_after_its_job_has_ended(target: Target, tmp_path: Path) -> None:
