@@ -237,7 +237,8 @@ def test_the_session_says_how_many_slots_there_are_and_what_binds_a_function_to_
     assert place == "in Spark's tasks, opened for each epoch, because the function holds a broadcast variable"
 
 
-def test_the_target_of_a_sink_is_looked_at_before_the_start(tmp_path: Path) -> None:
+def test_the_target_of_a_sink_is_looked_at_before_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
     sink = FileSink(tmp_path / "out", "json", dead_letters=FileSink(tmp_path / "letters", "json"))
     found = pipeline(tmp_path).explain(sink=sink)
     assert found.findings == ()
