@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,21 @@ from snapshots.filesystem import redacted
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
-    from pyiceberg.table import Table
+    from pyiceberg.table import Table, Transaction
+    from pyiceberg.table.metadata import TableMetadata
+
+_log = logging.getLogger(__package__)
+
+_PROPERTIES = {"write.metadata.delete-after-commit.enabled": "true"}
+"""What a new table has: otherwise a catalog keeps the metadata of each commit, which has all snapshots before it."""
+
+_SNAPSHOTS_TOLD = 2000
+"""Of so many snapshots of a table, and of each doubling, a warning says that they make epochs slower."""
+
+_MANY_SNAPSHOTS = (
+    "the table %s has %d snapshots, and each of them makes every epoch slower, by about 0.2 ms: expire old ones, and "
+    "choose a longer snapshot_interval"
+)
 
 _CHUNK_BYTES = 64 * 1024 * 1024
 """How much is in memory at a time; each chunk becomes a snapshot, and all of them one commit."""
@@ -93,6 +108,7 @@ class IcebergSink(TableSink):
         self._catalog: Catalog | None = None
         check_schema(schema)
         self._schema = schema
+        self._told_at = _SNAPSHOTS_TOLD
 
     has_times = True
     _libraries = ("pyiceberg", "pyarrow", "sqlalchemy")
@@ -116,12 +132,19 @@ class IcebergSink(TableSink):
                     return newest
                 self.note_tried(epoch)
                 try:
-                    self._append(catalog, table, rows, epoch)
+                    self._append(table, rows, epoch)
                 except (CommitFailedException, CommitStateUnknownException) as error:
                     failure = error
                     continue
+                self._tell_of_snapshots(len(table.metadata.snapshots) + 1)
                 return None
         raise SinkContended(redacted(self._table), ATTEMPTS_MAX) from failure
+
+    def _tell_of_snapshots(self, count: int) -> None:
+        """Warn of a table that has so many snapshots that each epoch takes long."""
+        if count >= self._told_at:
+            self._told_at = 2 * count
+            _log.warning(_MANY_SNAPSHOTS, redacted(self._table), count)
 
     def _newest_epoch(self) -> int | None:
         with self._connected() as catalog:
@@ -164,17 +187,17 @@ class IcebergSink(TableSink):
     def _lineage_property(self) -> str:
         return f"keygroups.lineage.{self.name}"
 
-    def _append(self, catalog: Catalog, table: Table, rows: SinkRows, epoch: int) -> None:
+    def _append(self, table: Table, rows: SinkRows, epoch: int) -> None:
         from pyiceberg.table.update import AssertTableUUID
 
         summary = {"keygroups.job": self.name, "keygroups.epoch": str(epoch)}
-        transaction = table.transaction()
+        transaction = _transaction(table)
         for chunk in _chunks(rows, table.schema().as_arrow(), self._check_of(table)):
             transaction.append(chunk, snapshot_properties=summary)
         transaction.set_properties({self._property: str(epoch), self._lineage_property: self.lineage})
         # `commit_transaction` would try again. The requirements say which snapshot the table must still have.
         requirements = (*transaction._requirements, AssertTableUUID(uuid=table.metadata.table_uuid))
-        catalog.commit_table(table, requirements, transaction._updates)
+        table._do_commit(transaction._updates, requirements)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is connected, too."""
@@ -237,10 +260,32 @@ class IcebergSink(TableSink):
         if not catalog.namespace_exists(namespace):
             _make(lambda: catalog.create_namespace(namespace), lambda: catalog.namespace_exists(namespace))
         try:
-            _make(lambda: catalog.create_table(self._table, schema), lambda: catalog.table_exists(self._table))
+            _make(
+                lambda: catalog.create_table(self._table, schema, properties=_PROPERTIES),
+                lambda: catalog.table_exists(self._table),
+            )
         except ValueError as error:  # such as a catalog without a warehouse
             raise SinkRefused(redacted(self._table), described(error)) from error
         return catalog.load_table(self._table)
+
+
+def _transaction(table: Table) -> Transaction:
+    """Return a transaction that copies the metadata of its table once for each change, and not for each look at it.
+
+    Pyiceberg looks about twenty times for each append, and the metadata has all snapshots of the table.
+    """
+    from pyiceberg.table import Transaction
+
+    class Staged(Transaction):
+        _newest: tuple[object, TableMetadata] | None = None
+
+        @property
+        def table_metadata(self) -> TableMetadata:
+            if self._newest is None or self._newest[0] is not self._updates:
+                self._newest = self._updates, super().table_metadata
+            return self._newest[1]
+
+    return Staged(table)
 
 
 def _is_asked_by_http(catalog: Catalog) -> bool:
