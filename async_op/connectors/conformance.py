@@ -15,7 +15,7 @@ from async_op.connectors.sink import ShippedSink, Sink
 from async_op.connectors.source import Source
 from async_op.dead_letters import check_on_error
 from async_op.retry import RetryPolicy
-from keygroups.arguments import check_flag, check_instance
+from keygroups.arguments import check_flag, check_instance, check_positive_duration
 from keygroups.errors import ConfigError
 
 Connector: TypeAlias = Source[Any] | Sink[Any]
@@ -38,6 +38,7 @@ def check_connector(connector: Connector) -> None:
     if isinstance(connector, Source):
         check_flag("bounded", connector.bounded)
         check_flag("is_decoded", connector.is_decoded)
+        check_positive_duration("look_interval", connector.look_interval)
         check_instance("origin", connector.origin, str, reason="set the name of what the positions belong to")
 
 

@@ -21,6 +21,15 @@ Item: TypeAlias = tuple[T, int | None, Any]
 """A value, its timestamp in milliseconds (or None), and the position from which the next read continues."""
 
 
+_PAUSES = 4
+"""A look that takes long is followed by a pause that is so many times as long."""
+
+
+def pause_between_looks(interval: float, took: float) -> float:
+    """Return the seconds until a source is looked at again, after a look that took some seconds."""
+    return max(interval, _PAUSES * took)
+
+
 @dataclass(frozen=True, slots=True)
 class Reached:
     """A position without a value: everything before it was read, and the next read continues there.
@@ -107,6 +116,9 @@ class Source(ABC, Generic[T]):
     is_decoded : bool
         Whether all values consist of text, bytes, numbers, times, None, lists and dicts alone. Then calls get copies of
         flat dicts without a look at the type of each value in them. False unless a subclass says otherwise.
+    look_interval : float
+        Seconds between two calls of `partitions` of a source that is not bounded: 10.0 unless a subclass says
+        otherwise. A source whose calls take long is asked less often.
     origin : str
         What the positions belong to, such as a topic. A job does not use positions that were stored for another origin,
         because ids of partitions may be the same there: it raises `InputReplaced`. "" unless a subclass says otherwise.
@@ -131,6 +143,7 @@ class Source(ABC, Generic[T]):
     is_decoded: bool = False
     on_error: OnError = "fail"
     retry: RetryPolicy | None = RETRY
+    look_interval: float = 10.0
     origin: str = ""
 
     def __repr__(self) -> str:

@@ -15,7 +15,7 @@ from async_op.cancellation import closed_after
 from async_op.clock import Clock
 from async_op.connectors.conformance import misbehaved
 from async_op.connectors.retrying import Attempts, retried
-from async_op.connectors.source import PartitionId, Reached, Source, Undecodable
+from async_op.connectors.source import PartitionId, Reached, Source, Undecodable, pause_between_looks
 from async_op.dead_letters import DeadLetter, is_told
 from async_op.in_flight.idempotency_keys import Identity, partition_text
 from async_op.in_flight.waiters import Waiters
@@ -44,9 +44,6 @@ _SAME_POSITION = (
     "its read() gave two elements of partition {!r} the same position; give each element the position after it, which "
     "snapshots and idempotency keys are made of"
 )
-
-LOOK_SECONDS = 10.0
-"""How often an unbounded source is asked for new partitions."""
 
 _READ_AHEAD = 16
 """How many items, or lists of items, a thread fetches before they are taken."""
@@ -157,7 +154,9 @@ class Reading:
     async def look(self) -> None:
         """Find partitions and have them read; an unbounded source is asked again and again."""
         while True:
+            begun = self._clock.time()
             ids = await self._ids()
+            took = self._clock.time() - begun
             for partition in self._positions.found(ids, self._clock.time()):
                 self._unfinished += 1
                 self._tasks.spawn(self._read(partition))
@@ -167,7 +166,7 @@ class Reading:
                 self._is_over = True
                 self._news.wake()
                 return
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(pause_between_looks(self._source.look_interval, took))
 
     def _notice_idle_subtasks(self) -> None:
         """Warn once if the source has too few partitions for all subtasks, which looks like a slow job otherwise."""

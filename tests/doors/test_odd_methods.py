@@ -116,7 +116,7 @@ def test_an_odd_position_is_stored_or_refused(make: Callable[[Any], Any], odd: A
 
 
 @pytest.mark.parametrize("kind", [Numbers, Epochs])
-@pytest.mark.parametrize("name", ["on_error", "retry", "bounded", "is_decoded", "origin"])
+@pytest.mark.parametrize("name", ["on_error", "retry", "bounded", "is_decoded", "look_interval", "origin"])
 @given(st.sampled_from(ODD))
 @settings(max_examples=scaled(20), suppress_health_check=list(HealthCheck), deadline=None)
 def test_an_odd_attribute_is_an_error_with_a_name(kind: type, name: str, odd: Any) -> None:

@@ -6,18 +6,21 @@ import asyncio
 
 from async_op.connectors.files.access import FileAccess
 from async_op.connectors.files.listing import Stamp
+from async_op.connectors.source import pause_between_looks
 
 
 class Changes:
     """Tells readers when their file is no longer as they saw it. It is used on one event loop.
 
-    All files are listed together, as often as the interval says, while a reader waits.
+    All files are listed together, as often as the interval says, while a reader waits. A job that looks for new files
+    does that, too: then its listings are enough.
     """
 
     def __init__(self, files: FileAccess, interval: float) -> None:
         self._access = files
         self._interval = interval
         self._files: dict[str, Stamp] = {}
+        self._listings, self._took = 0, 0.0
         self._waiting: dict[str, tuple[Stamp | None, asyncio.Future[None]]] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -31,7 +34,10 @@ class Changes:
 
     async def refresh(self) -> dict[str, Stamp]:
         """List the files, and wake those who wait for one that has changed."""
+        clock = asyncio.get_running_loop()
+        begun = clock.time()
         self._files = await self._access.files()
+        self._took, self._listings = clock.time() - begun, self._listings + 1
         for name, (seen, waiter) in self._waiting.items():
             if self._files.get(name) != seen and not waiter.done():
                 waiter.set_result(None)
@@ -59,7 +65,10 @@ class Changes:
 
     async def _refresh_while_waited_for(self) -> None:
         while self._waiting:
-            await asyncio.sleep(self._interval)
+            before = self._listings
+            await asyncio.sleep(pause_between_looks(self._interval, self._took))
+            if self._listings > before:
+                continue
             try:
                 await self.refresh()
             except Exception as error:  # noqa: BLE001 - raised by the waiting reader

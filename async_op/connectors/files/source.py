@@ -87,7 +87,8 @@ class FileSource(Source[Any]):
         The field that is the timestamp of a record: milliseconds as a whole number, also as a float such as 5.0 or as
         text of digits, or a `datetime` with a time zone.
     poll_interval : float or timedelta
-        Seconds between two listings of an unbounded source. One listing serves all files, however many they are.
+        Seconds between two listings of an unbounded source. One listing serves all files, however many they are. If
+        it takes long, it comes less often.
     max_record_bytes : int
         The most bytes of a line, or of a CSV record.
     on_error : {"fail", "skip", "dead_letter"}
@@ -151,7 +152,7 @@ class FileSource(Source[Any]):
         reason = "name the column, or leave it out"
         check_instance("timestamp", timestamp, (str, type(None)), reason=reason)
         self._timestamp = timestamp
-        self._interval = check_positive_duration("poll_interval", poll_interval)
+        self.look_interval: float = check_positive_duration("poll_interval", poll_interval)
         self._limit = check_integer("max_record_bytes", max_record_bytes, 1, reason="a record has at least one byte")
         check_on_error(on_error)
         check_choice("on_replaced", on_replaced, ("fail", "read"))
@@ -216,7 +217,7 @@ class FileSource(Source[Any]):
             is_decompressed = self._format != "parquet"
             files = FileAccess(self._pattern, self._storage_options, is_decompressed=is_decompressed)
             self._turns = asyncio.Semaphore(_OPEN_FILES_MAX)
-            self._changes = Changes(files, self._interval)
+            self._changes = Changes(files, self.look_interval)
             self._partitions = Partitions(self._known, files, self._changes, reads_replaced=self._reads_replaced)
             self._files = files
         return self._files

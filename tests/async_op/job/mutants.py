@@ -15,6 +15,7 @@ import pytest
 
 from async_op import Job
 from async_op.connectors.files import content_identity as files
+from async_op.connectors.source import Source
 from async_op.epochs import delivery as common_delivery
 from async_op.epochs.restarts import Restarts
 from async_op.in_flight import idempotency_keys
@@ -199,7 +200,7 @@ def all_partitions_to_the_first_subtask(patch: Patch) -> None:
 
 def one_look_for_partitions(patch: Patch) -> None:
     """The source is asked for its partitions only once."""
-    patch.setattr(reading, "LOOK_SECONDS", 1e9)
+    patch.setattr(Source, "look_interval", 1e9)
 
 
 def new_ids_of_elements(patch: Patch) -> None:
