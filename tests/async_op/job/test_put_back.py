@@ -1,4 +1,7 @@
-"""Snapshots and targets that are put back, in any order: each row is there once, or an error says what is wrong."""
+"""Snapshots and targets that are put back, in any order: each row is there once, or an error says what is wrong.
+
+What a run refuses at its start, `explain` has told before, in the same words.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import pytest
 
 from async_op.connectors import TargetAhead, TargetBehind
 from async_op.connectors.sink import ShippedSink
+from keygroups.safe_text import described
 from tests.async_op.job.kit import new_job, put_back, same
 from tests.quick import seeds_of_long_runs
 
@@ -93,16 +97,20 @@ class Walk:
     async def run(self) -> None:
         sink = Table(self.rows, self.draw)
         job = new_job(list(range(self.count)), same, sink, snapshots=str(self.folder), snapshot_interval=0.005)
+        told = [one.advice for one in (await job.explain()).findings if one.is_refusal]
         try:
             await job.run()
         except Broken:
-            return
+            assert told == []
         except TargetAhead as error:
+            assert told == [described(error)]
             self.rows.put_back(error.known)
         except TargetBehind as error:
+            assert told == [described(error)]
             assert error.newest < error.written
             self.is_behind = True
         else:
+            assert told == []
             assert sorted(row for rows in self.rows.epochs.values() for row in rows) == [*range(self.count)]
 
     def put_snapshots_back(self) -> None:
