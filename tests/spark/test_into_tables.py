@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from async_op.connectors import ConnectorNotInstalled, TargetBehind, TargetMissing, UnwritableValue
+from async_op.connectors import ConnectorNotInstalled, DeltaSink, TargetBehind, TargetMissing, UnwritableValue
 from async_op.spark import AsyncPipeline
 from async_op.spark.epoch import delivery
 from keygroups import ConfigError
@@ -226,8 +226,11 @@ def test_a_table_that_has_lost_epochs_is_noticed_before_the_first_call(spark: Sp
     shutil.rmtree(tmp_path / "delta")
     shutil.copytree(tmp_path / "backup", tmp_path / "delta")
     spark.range(15, 20, 1, 1).toDF("n").write.mode("append").parquet(str(tmp_path / "in"))
-    with pytest.raises(TargetBehind, match="restored from a backup"):
+    sink = DeltaSink(target.arguments[0], "into_delta")
+    told = [one.advice for one in pipeline(tmp_path, "delta").explain(sink=sink).findings if one.is_refusal]
+    with pytest.raises(TargetBehind, match="restored from a backup") as raised:
         start(spark, tmp_path, "delta", arguments)
+    assert [str(raised.value) in one for one in told] == [True]
     assert target.numbers() == list(range(5))
 
 
