@@ -250,9 +250,9 @@ class Job:
         """Return what `run` would do, and what looks wrong; nothing is claimed, called or written.
 
         Ask a new version of a program before it takes over from the one that runs: a run that is refused has fenced
-        the other one by then. It reads the newest snapshot, asks the source for its partitions, and looks at the
-        targets of sinks of this package, once and without retries. Sinks of your own are not opened, and neither are
-        functions. While this object runs, it looks at the snapshot only.
+        the other one by then. It reads the newest snapshot, opens the source, asks it for its partitions and closes
+        it, and looks at the targets of sinks of this package, once and without retries. Sinks of your own are not
+        opened, and neither are functions. While this object runs, it looks at the snapshot only.
 
         Examples
         --------
