@@ -224,7 +224,7 @@ class ShippedSink(Sink[Any]):
         """
 
     def look_at_target(self) -> None:
-        """Do what `check_target` does, but take over from nobody, and stay unconnected; blocks."""
+        """Look at the target as `check_target` does, without disturbing a run that writes to it; blocks."""
         try:
             self.check_target()
         finally:

@@ -24,10 +24,13 @@ Item: TypeAlias = tuple[T, int | None, Any]
 _PAUSES = 4
 """A look that takes long is followed by a pause that is so many times as long."""
 
+_PAUSE_SECONDS_MAX = 60.0
+"""One look that has hung must not hide new partitions for long."""
+
 
 def pause_between_looks(interval: float, took: float) -> float:
     """Return the seconds until a source is looked at again, after a look that took some seconds."""
-    return max(interval, _PAUSES * took)
+    return max(interval, min(_PAUSES * took, _PAUSE_SECONDS_MAX))
 
 
 @dataclass(frozen=True, slots=True)

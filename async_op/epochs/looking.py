@@ -8,6 +8,7 @@ from async_op.connectors.errors import TargetAhead
 from async_op.connectors.sink import ShippedSink
 from async_op.epochs.delivery import expect
 from async_op.epochs.position import SinkEpochs
+from async_op.explanation import Found
 from keygroups.representation import short
 from keygroups.safe_text import described
 from snapshots import Snapshot
@@ -20,9 +21,7 @@ _LOOKS_MAX = 5
 """How often a target is looked at that is ahead, because another run of the job goes on meanwhile."""
 
 
-def found_at_targets(
-    folder: Folder, sinks: Mapping[str, object], namespace: str | None = None
-) -> Iterator[tuple[str, str]]:
+def found_at_targets(folder: Folder, sinks: Mapping[str, object], namespace: str | None = None) -> Iterator[Found]:
     """Find what sinks of this package would refuse at the start of a run; blocks.
 
     Nothing is known about the target of another sink: its `open` is for a run.

@@ -154,9 +154,7 @@ class Reading:
     async def look(self) -> None:
         """Find partitions and have them read; an unbounded source is asked again and again."""
         while True:
-            begun = self._clock.time()
-            ids = await self._ids()
-            took = self._clock.time() - begun
+            ids, took = await self._ids()
             for partition in self._positions.found(ids, self._clock.time()):
                 self._unfinished += 1
                 self._tasks.spawn(self._read(partition))
@@ -177,10 +175,16 @@ class Reading:
             plural, first = "" if count == 1 else "s", self._forwarded[0]
             _log.warning(_IDLE_SUBTASKS, subtasks - count, subtasks, steps, count, plural, count, first)
 
-    async def _ids(self) -> list[PartitionId]:
+    async def _ids(self) -> tuple[list[PartitionId], float]:
+        """Return the ids of all partitions, and how many seconds the attempt took that has found them."""
+
+        async def timed() -> tuple[list[PartitionId], float]:
+            begun = self._clock.time()
+            return await listed(self._source), self._clock.time() - begun
+
         what = f"looking for partitions of {type(self._source).__name__}"
         with connector(what):
-            return await retried(self._source.retry, what, lambda: listed(self._source))
+            return await retried(self._source.retry, what, timed)
 
     async def _read(self, partition: Partition) -> None:
         if not self._source.bounded:

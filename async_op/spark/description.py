@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pyspark.sql import DataFrame, SparkSession
 
 from async_op.connectors.conformance import letters_sink_of
-from async_op.epochs.adoption import check_declared, check_kind
+from async_op.epochs.adoption import check_declared, check_fixed, check_kind
 from async_op.epochs.looking import found_at_targets
 from async_op.epochs.position import SourcePosition
 from async_op.explanation import (
@@ -43,6 +43,7 @@ from keygroups.spark.session import is_connect, is_elsewhere
 from snapshots import IncompatibleSnapshot, Snapshot
 from snapshots.folder_hints import newest_or_empty
 from snapshots.host_logs import logs_pattern
+from snapshots.lineage import check_lineage
 
 # The first two are for the stub of this package, which can name its own modules only.
 __all__ = ["Explanation", "Finding", "NewestSnapshot", "Situation", "doubts_in", "explained", "facts_of", "refusals_in"]
@@ -54,10 +55,8 @@ class NewestSnapshot:
 
     Attributes
     ----------
-    parallelism, max_parallelism : int
-        The number of subtasks and of key groups that it was written with.
-    hash : str
-        The hash that maps keys to key groups.
+    parallelism : int
+        The number of subtasks that it was written with.
     in_flight : int
         How many elements were in flight.
     unfinished_run : str or None
@@ -67,8 +66,6 @@ class NewestSnapshot:
     """
 
     parallelism: int
-    max_parallelism: int
-    hash: str
     in_flight: int
     unfinished_run: str | None
     calls: int = 0
@@ -209,7 +206,7 @@ def _situation(stage: Stage, latest: Snapshot | None, session: SparkSession | No
         uri=stage.store.uri,
         newest=None if latest is None else _newest(latest),
         refusal=refusal,
-        misfit=_misfit(stage, latest),
+        misfit=_misfit(stage, latest, begins.parallelism),
     )
     if session is not None:
         it = replace(it, slots=_slots(session), unsuitable=unsuitable_settings(session))
@@ -229,11 +226,14 @@ def _of_function(stage: Stage, session: SparkSession | None) -> tuple[str | None
     return failure, names_bound_to_tasks(function)
 
 
-def _misfit(stage: Stage, latest: Snapshot | None) -> str | None:
+def _misfit(stage: Stage, latest: Snapshot | None, parallelism: int) -> str | None:
     """Return why the newest snapshot does not fit the function, or the pipeline."""
+    options, key_groups = stage.settings.options, stage.key_groups(parallelism)
     try:
         check_kind(latest, is_of_job=False)
-        check_declared(latest, stage.settings.options)
+        check_fixed(latest, max_parallelism=key_groups, hash=options.hash, parallelism=parallelism)
+        check_declared(latest, options)
+        check_lineage(None if latest is None else latest.manifest, stage.namespace)
     except IncompatibleSnapshot as refused:
         return str(refused)
     return None
@@ -243,8 +243,6 @@ def _newest(latest: Snapshot) -> NewestSnapshot:
     run = SourcePosition.of(latest).run
     return NewestSnapshot(
         parallelism=latest.parallelism,
-        max_parallelism=latest.max_parallelism,
-        hash=latest.manifest.hash,
         in_flight=latest.in_flight_count,
         unfinished_run=None if run is None else run.run_id,
         calls=int(latest.manifest.metrics.get("calls", 0)),
@@ -332,20 +330,7 @@ def _start(it: Situation) -> Iterator[Found]:
         yield "start refuses the function or an option", it.refusal
     if it.misfit is not None:
         yield "start refuses the newest snapshot", it.misfit
-    if it.newest is None:
-        return
-    for name, own, stored in (
-        ("max_parallelism", it.max_parallelism, it.newest.max_parallelism),
-        ("hash", it.options.hash, it.newest.hash),
-    ):
-        if own != stored:
-            option = f"--{name.replace('_', '-')} {own}"
-            rewrite = f"keygroups repartition {it.uri} --rewrite --parallelism {it.parallelism} {option}"
-            yield (
-                f"start refuses {name}={own!r}, because the snapshot has {stored!r}",
-                f"pass {stored!r}, or: {rewrite}",
-            )
-    if it.newest.unfinished_run is not None:
+    if it.newest is not None and it.newest.unfinished_run is not None:
         run = it.newest.unfinished_run
         yield f"start refuses, because the bounded run {run!r} has not finished", f"finish it: run(…, run_id={run!r})"
 

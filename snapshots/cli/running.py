@@ -304,5 +304,5 @@ def run(
     if explain:
         found = command.explain_job(target, processes=processes)
         typer.echo(found)
-        raise typer.Exit(found.is_refused)
+        raise typer.Exit(int(found.is_refused))
     command.run_job(target, serve=serve, max_restarts=restart, processes=processes)

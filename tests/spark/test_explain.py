@@ -50,7 +50,7 @@ class Blocking(BlockingFunction[Any, Any]):
 
 
 OPTIONS = OperatorOptions(function=Look(), timeout=10.0, key_by=abs)
-NEWEST = NewestSnapshot(parallelism=2, max_parallelism=128, hash="xxhash64", in_flight=3, unfinished_run=None)
+NEWEST = NewestSnapshot(parallelism=2, in_flight=3, unfinished_run=None)
 SOUND = Situation(
     options=OPTIONS,
     barrier_timeout=5.0,
@@ -89,8 +89,7 @@ CASES = {
     ),
     "uneven": (replace(SOUND, parallelism=100, slots=None, newest=None), "own 2 and others 1", "such as 64"),
     "rescale": (newest(parallelism=3), "rescales to 2, and makes 3 calls in flight again", "else parallelism=3"),
-    "max parallelism": (newest(max_parallelism=64), "start refuses max_parallelism=128", "--max-parallelism 128"),
-    "hash": (newest(hash="flink"), "start refuses hash='xxhash64'", "--hash xxhash64"),
+    "snapshot": (replace(SOUND, misfit="it has another hash"), "start refuses the newest snapshot", "another hash"),
     "run": (newest(unfinished_run="h1"), "bounded run 'h1' has not finished", "run_id='h1'"),
     "function": (
         replace(SOUND, refusal="Look holds a lock"),
@@ -205,6 +204,24 @@ def test_the_facts_of_a_chain_are_shown_without_a_session(tmp_path: Path, monkey
     for shown in (str(found), found._repr_html_()):
         assert "rescales to 3" in shown
         assert "distributed by a hash of the row" in shown
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"max_parallelism": 64}, "--max-parallelism 64"),
+        ({"hash": "flink"}, "--hash flink"),
+        ({"idempotency_namespace": "mine"}, "idempotency namespace"),
+    ],
+)
+def test_what_does_not_fit_the_newest_snapshot_is_a_refusal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], reason: str
+) -> None:
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    SnapshotStore(tmp_path, "look").write(parts({}, (), parallelism=3))
+    assert not pipeline(tmp_path).explain().is_refused
+    found = pipeline(tmp_path, **changed).explain()
+    assert [reason in one.advice for one in found.findings if one.is_refusal] == [True]
 
 
 def test_what_timed_out_in_the_newest_epoch_is_read_from_its_manifest(tmp_path: Path) -> None:

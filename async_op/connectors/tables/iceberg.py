@@ -45,8 +45,8 @@ _SNAPSHOTS_TOLD = 2000
 """Of so many snapshots of a table, and of each doubling, a warning says that they make epochs slower."""
 
 _MANY_SNAPSHOTS = (
-    "the table %s has %d snapshots, and each of them makes every epoch slower, by about 0.2 ms: expire old ones, and "
-    "choose a longer snapshot_interval"
+    "the table %s has %d snapshots, and each of them makes every epoch slower: let old ones expire, and choose a "
+    "longer snapshot_interval"
 )
 
 _CHUNK_BYTES = 64 * 1024 * 1024

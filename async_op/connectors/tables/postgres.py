@@ -116,9 +116,7 @@ class PostgresSink(TableSink):
 
     def _newest_epoch(self) -> int | None:
         with self._told(), self._connection() as connection:
-            self._bound_statements(connection)
-            _make_epochs(connection)
-            newest = self._lock(connection)
+            newest = self._begin(connection, keeps_table=False)
             self._columns(connection, self._identifier())
             connection.rollback()
             return newest
@@ -134,11 +132,12 @@ class PostgresSink(TableSink):
         self._begin(connection)
         return self._copying(connection, rows).refusals(rows.dicts())
 
-    def _begin(self, connection: Connection) -> int:
-        """Begin the transaction of an epoch; returns the newest epoch that the database has."""
+    def _begin(self, connection: Connection, *, keeps_table: bool = True) -> int:
+        """Begin the transaction of an epoch, or of a look; returns the newest epoch that the database has."""
         self._bound_statements(connection)
         _make_epochs(connection)
-        connection.commit()  # others need not wait for the rows of this epoch
+        if keeps_table:
+            connection.commit()  # others need not wait for the rows of this epoch
         self._bound_statements(connection)
         return self._lock(connection)
 

@@ -85,3 +85,5 @@ def test_the_pause_after_a_look() -> None:
     assert pause_between_looks(1.0, 0.0) == 1.0
     assert pause_between_looks(1.0, 0.2) == 1.0
     assert pause_between_looks(1.0, 5.0) == 20.0
+    assert pause_between_looks(1.0, 1000.0) == 60.0
+    assert pause_between_looks(300.0, 1000.0) == 300.0

@@ -77,7 +77,7 @@ async def test_many_snapshots_are_told_with_what_to_do_and_again_when_they_have_
         "the table sales.orders has 3 snapshots",
         "the table sales.orders has 6 snapshots",
     ]
-    assert "expire old ones" in caplog.text
+    assert "let old ones expire" in caplog.text
 
 
 async def test_snapshots_may_expire_while_a_job_writes(table: Iceberg, tmp_path: Path) -> None:
