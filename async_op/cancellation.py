@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Coroutine, Iterable
+from contextlib import suppress
 from typing import Any
 
 from keygroups.context_managers import asynccontextmanager
@@ -52,6 +53,20 @@ def tasks_if_all_are_cancelled() -> set[asyncio.Task[Any]] | None:
     else:
         is_end = not others or (bool(ending) and len(others) - len(ending) <= 1)  # one may cancel the others
     return ending if is_end else None
+
+
+def forget_cancellations() -> None:
+    """Let this task run on as if it had never been cancelled: task groups in it would end it again."""
+    task = asyncio.current_task()
+    while task is not None and task.uncancel():
+        pass
+
+
+async def absorb_cancellations() -> None:
+    """Forget the cancellations of this task, and one that its next await would raise."""
+    with suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)
+    forget_cancellations()
 
 
 def run_to_end(main: Coroutine[Any, Any, None]) -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from contextvars import Context
 from typing import Any
 
-from async_op.cancellation import CLOSE_SECONDS, KEEPER_TASK, tasks_if_all_are_cancelled
+from async_op.cancellation import CLOSE_SECONDS, KEEPER_TASK, forget_cancellations, tasks_if_all_are_cancelled
 
 
 class OwnTask(ABC):
@@ -80,7 +80,7 @@ class OwnTask(ABC):
             await self._begin()
         except BaseException as error:  # noqa: BLE001 - the opener raises it
             self._raised = error
-            _forget_cancellations()
+            forget_cancellations()  # what is closed runs in this task
         opened.set()
         cancelled = await _until(closing)
         if closing.done() and closing.result():
@@ -135,10 +135,3 @@ async def _is_asked_once_users_have_ended(closing: asyncio.Future[bool]) -> bool
     with suppress(asyncio.CancelledError):
         await asyncio.wait(either, timeout=CLOSE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
     return closing.done()
-
-
-def _forget_cancellations() -> None:
-    """Let what is closed run as in a task that was never cancelled: task groups in it would end it again."""
-    task = asyncio.current_task()
-    while task is not None and task.uncancel():
-        pass

@@ -12,7 +12,7 @@ from typing import Any, overload
 from async_op.call_costs import Spending
 from async_op.calls.completion import Completion
 from async_op.calls.isolation import CallContexts, values_of_their_own
-from async_op.cancellation import cancel_all
+from async_op.cancellation import cancel_all, tasks_if_all_are_cancelled
 from async_op.errors import IncompleteBatch
 from async_op.functions.base import AsyncBatchFunction
 from async_op.functions.context import InvocationContext, Scope
@@ -247,8 +247,8 @@ class BatchCalls:
             await self._turn.given()
             results = await self._invoke(batch)
         except asyncio.CancelledError as error:
-            if batch.task.cancelling():
-                if batch.wanted:  # otherwise `interrupt` cancelled it, or the operator has ended
+            if self._is_cancelled(batch):
+                if batch.wanted:  # otherwise `interrupt` cancelled it
                     self._completion.crash(error)
                 raise
             results = [error] * len(batch)
@@ -261,6 +261,11 @@ class BatchCalls:
             self._completion.crash(error)
         finally:
             batch.end()
+
+    def _is_cancelled(self, batch: BatchCall) -> bool:
+        """Return whether the function has not itself cancelled the task that it runs in, which is a failure."""
+        is_ending = self._stopped or not batch.wanted
+        return batch.task.cancelling() > 0 and (is_ending or tasks_if_all_are_cancelled() is not None)
 
     async def _call_function(self, batch: BatchCall) -> Sequence[Any]:
         batch.drop_unwanted()

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from async_op.calls.checked_outputs import OutputChecks
 from async_op.calls.completion import Completion
 from async_op.calls.isolation import UNCHANGING, CallContexts, are_different
-from async_op.cancellation import cancel_all
+from async_op.cancellation import absorb_cancellations, cancel_all, tasks_if_all_are_cancelled
 from async_op.functions.context import InvocationContext, Invoke, Scope
 from async_op.in_flight.entries import Entry
 from async_op.statistics import LatencyHistogram
@@ -236,6 +236,9 @@ class Workers:
 
     async def rest(self, worker: Worker) -> bool:
         """Wait for work, or until the loop has had its turn; returns False if there are too many workers."""
+        if worker.task.cancelling():  # by the last call: the next one must not notice
+            await absorb_cancellations()
+            return True
         if self.turn.is_due:
             await self.turn.given()
             return True
@@ -333,23 +336,27 @@ class Worker:
             self._pool.replace(self)
 
     def _is_cancelled(self, entry: Entry, error: BaseException) -> bool:
-        """Return whether the operator has cancelled a call; if its function awaited what was cancelled, it failed."""
-        return isinstance(error, asyncio.CancelledError) and entry.call is self and self.task.cancelling() > 0
+        """Return whether the operator has cancelled a call, or the end of the program has.
+
+        If its function awaited what was cancelled, or has cancelled the task that it runs in, the call has failed.
+        """
+        if not isinstance(error, asyncio.CancelledError) or entry.call is not self or not self.task.cancelling():
+            return False
+        return self._pool.stopped or tasks_if_all_are_cancelled() is not None
 
     async def _work(self, pool: Workers, context: Context, unmeasured: int, outputs: Any = ()) -> None:
         """Make calls until there are too many workers. Only the result of an entry's current invocation counts.
 
-        Calls run in the context of the task: to step each in one of its own costs 0.35 µs, to compare two contexts a
-        thirtieth of that, as long as no variable was set. A call that leaves one set is the last one of its worker.
-        Comparing with the last type takes a third of a set lookup: `shared` is the type of an element, `form` of the
-        outputs, `kind` of their only one. Only flat dicts are copied without a call, which would cost as much.
+        Calls run in the context of the task: to step each in its own costs 0.35 µs, to compare two contexts a thirtieth
+        of that. A call that leaves a variable set is the last one of its worker. Comparing with the last type, of the
+        element (`shared`), the outputs (`form`) or their only one (`kind`), takes a third of a set lookup.
         """
         todo, scope, invoke, completed, unchanged = pool.todo, pool.scope, pool.invoke, pool.completed, context.copy()
-        checks, shared, form, kind, turn, decoded = pool.checks, int, type(outputs), None, pool.turn, pool.are_decoded
+        shared, form, kind, turn, cancelling = int, type(outputs), None, pool.turn, self.task.cancelling
         pool.woken()
         try:
             while True:
-                while turn.is_due or (entry := todo.popleft() if todo else pool.take()) is None:
+                while cancelling() or turn.is_due or (entry := todo.popleft() if todo else pool.take()) is None:
                     outputs = invocation = value = None  # keep nothing of the last call in memory
                     if not await pool.rest(self):
                         return
@@ -357,8 +364,8 @@ class Worker:
                 invocation.entry, invocation.scope, invocation.handles = entry, scope, None
                 try:
                     if type(value) is not shared:
-                        if type(value) is dict and (
-                            (decoded and not is_tracked(value)) or are_immutable(map(type, value.values()))
+                        if type(value) is dict and (  # without a call, which would cost as much
+                            (pool.are_decoded and not is_tracked(value)) or are_immutable(map(type, value.values()))
                         ):
                             value = value.copy()
                         elif type(value) in UNCHANGING:
@@ -372,7 +379,7 @@ class Worker:
                         unmeasured = _MEASURED_EVERY - 1
                         outputs = await self._call_apart(value, invocation)
                     if type(outputs) is not form or len(outputs) != 1 or type(outputs[0]) is not kind:
-                        outputs, form, kind = checks.of(outputs)
+                        outputs, form, kind = pool.checks.of(outputs)
                 except BaseException as error:  # noqa: BLE001 - every error of the function is an outcome
                     if self._fail(entry, invocation, error, are_different(context, unchanged)):
                         return

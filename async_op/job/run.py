@@ -370,6 +370,7 @@ class Run:
     async def _end_calls(self) -> None:
         self._reading.connect(())
         pumps, self._pumps = self._pumps, []
+        self._tasks.release(pumps)
         await ended(pumps)
         await self._chain.end_calls()
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
+from async_op.cancellation import tasks_if_all_are_cancelled
 from async_op.connectors.conformance import Connector, closed, to_await
 from async_op.errors import as_exception
-from async_op.job.errors import ConnectorBroken
+from async_op.job.errors import ConnectorBroken, ConnectorCancelled
 from async_op.job.waiting import ended, heard
 from async_op.own_task import OwnTask
 from async_op.threads.decimal_context import own_context, with_own_decimals
@@ -63,9 +64,15 @@ class TaskGroup:
         finally:
             await ended([work])
 
+    def release(self, tasks: Iterable[asyncio.Task[None]]) -> None:
+        """Let the caller cancel some of the tasks: any other cancellation fails the job."""
+        self._tasks.difference_update(tasks)
+
     async def end(self) -> None:
         """Cancel all tasks, and wait until they have ended."""
-        await ended(list(self._tasks))
+        tasks = list(self._tasks)
+        self.release(tasks)
+        await ended(tasks)
         if self._failure.done():
             self._failure.exception()  # it is raised already, or came too late
         else:
@@ -76,9 +83,11 @@ class TaskGroup:
         try:
             await coroutine
         except asyncio.CancelledError as error:
-            if task is not None and task.cancelling():
+            if task not in self._tasks or tasks_if_all_are_cancelled() is not None:
                 raise
-            self.fail(error)
+            failure = ConnectorCancelled("the job")  # a client has cancelled the task that it runs in
+            failure.__cause__ = error
+            self.fail(failure)
         except BaseException as error:  # noqa: BLE001 - it fails the job
             self.fail(error)
 

@@ -137,7 +137,7 @@ class ChildLoop:
         self._snapshot: Snapshot | None = None
         self._tasks = TaskGroup()
         self._pumps: list[asyncio.Task[None]] = []
-        self._drains: set[asyncio.Task[Any] | None] = set()
+        self._drains: set[asyncio.Task[Any]] = set()
         self._is_over = self._was_full = False
         self._cut_taken: _CutTaken | None = None
         self._processor_milliseconds = 0
@@ -306,6 +306,7 @@ class ChildLoop:
     async def drain_step(self, name: str, is_final: bool) -> None:
         """Wait until nothing of a step is in flight."""
         draining = asyncio.current_task()
+        assert draining is not None, "coroutines run in tasks"
         self._drains.add(draining)
         try:
             await self._running.drain_step(name, is_final=is_final)
@@ -337,6 +338,7 @@ class ChildLoop:
 
     async def end_calls(self) -> None:
         """Wait until the calls have ended that a stop has cancelled."""
+        self._tasks.release(self._pumps)
         await ended(self._pumps)
         self._pumps = []
         await self._running.end_calls()
@@ -379,9 +381,10 @@ class ChildLoop:
         }
 
     def _end_pumps(self) -> None:
-        for task in (*self._pumps, *self._drains):
-            if task is not None:
-                task.cancel()
+        ending = {*self._pumps, *self._drains}
+        self._tasks.release(ending)
+        for task in ending:
+            task.cancel()
 
     def _notice_full(self) -> None:
         is_full, before = not self._collector.has_room, self._was_full

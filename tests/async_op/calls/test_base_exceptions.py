@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from async_op import (
     AsyncBatchFunction,
+    AsyncDataStream,
     AsyncFunction,
     AsyncWaitOperator,
     BlockingFunction,
     Cache,
     CallbackFunction,
+    DeadLetter,
     ElementFailed,
     FixedDelayRetry,
     OperatorClosed,
@@ -316,21 +319,86 @@ async def test_a_snapshot_inside_of_the_output_is_refused(mode: Any, output: str
 
 
 @pytest.mark.parametrize("kind", [Coroutine, Batch])
-async def test_a_function_that_cancels_its_own_task_ends_the_operator(kind: Any) -> None:
+async def test_a_function_that_cancels_its_own_task_fails_its_element_only(kind: Any) -> None:
     class Cancelling(kind):  # type: ignore[misc]
         async def async_invoke(self, value: Any, ctx: Any) -> Any:
-            task = asyncio.current_task()
-            assert task is not None
-            task.cancel()
-            await asyncio.sleep(0)
+            if value == "bad":
+                cancel_this_task()
+                await asyncio.sleep(0)
+            return [value]
 
         async def async_invoke_batch(self, values: Any, ctxs: Any) -> Any:
-            await self.async_invoke(values, ctxs)
+            return [await self.async_invoke(value, ctxs) for value in values]
 
-    async with opened(Cancelling(ValueError())) as bench:
+    letters: list[DeadLetter] = []
+    options: dict[str, Any] = {"on_error": "dead_letter", "dead_letters": letters.append, "capacity": 2}
+    stream = AsyncDataStream.ordered_wait(["good", "bad", "better", "bad"], Cancelling(ValueError()), **options)
+    assert [output async for output in stream] == ["good", "better"]
+    assert [type(letter.error) for letter in letters] == [asyncio.CancelledError] * 2
+
+
+def cancel_this_task() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+
+
+async def _cancelled(value: int) -> int:
+    cancel_this_task()
+    return value
+
+
+async def _shielded(value: int) -> int:
+    cancel_this_task()
+    with suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)
+    return value
+
+
+async def _raising(value: int) -> int:
+    await _shielded(value)
+    raise ValueError(value)
+
+
+@pytest.mark.parametrize("cancelling", [_cancelled, _shielded, _raising])
+async def test_a_call_is_not_disturbed_by_one_that_has_cancelled_its_own_task(cancelling: Any) -> None:
+    """The two share a worker. One of them awaits what was cancelled, which is no cancellation of the operator."""
+    found = []
+
+    async def call(value: int) -> int:
+        if value % 3 == 0:
+            await cancelling(value)
+        task = asyncio.current_task()
+        assert task is not None
+        found.append((value % 3, task.cancelling()))
+        await asyncio.sleep(0)
+        if value % 3 == 2:
+            other = asyncio.create_task(asyncio.sleep(60))
+            other.cancel()
+            await other
+        return value
+
+    outputs = AsyncDataStream.ordered_wait(range(30), call, capacity=2, on_error="skip")
+    assert [output async for output in outputs if output % 3] == [*range(1, 30, 3)]
+    assert {count for kind, count in found if kind} == {0}
+
+
+@pytest.mark.parametrize("kind", [Coroutine, Batch])
+async def test_a_program_that_cancels_all_its_tasks_ends_the_operator(kind: Any) -> None:
+    class Waiting(kind):  # type: ignore[misc]
+        async def async_invoke(self, value: Any, ctx: Any) -> Any:
+            await asyncio.sleep(3600)
+
+        async def async_invoke_batch(self, values: Any, ctxs: Any) -> Any:
+            await asyncio.sleep(3600)
+
+    async with opened(Waiting(ValueError()), on_error="skip") as bench:
         await bench.operator.process("x")
+        await bench.clock.advance(0)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
         with pytest.raises(OperatorInterrupted, match="CancelledError"):
-            await ended(bench.operator, bench.clock)
+            await ended(bench.operator)
 
 
 RAISED_IN_ITS_PLACE: dict[type[BaseException], type[BaseException]] = {

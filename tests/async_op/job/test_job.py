@@ -356,10 +356,15 @@ async def test_a_sink_that_does_not_close_hides_no_failure(caplog: pytest.LogCap
         await new_job([1], same, sink).run()
 
 
+@pytest.mark.parametrize("of_its_own_task", [False, True])
 @pytest.mark.parametrize("where", ["read", "partitions", "write"])
-async def test_a_cancellation_by_a_client_is_heard(where: str) -> None:
+async def test_a_cancellation_by_a_client_is_heard(where: str, of_its_own_task: bool) -> None:
     async def cancelled(*_: Any) -> Any:
-        raise asyncio.CancelledError
+        task = asyncio.current_task()
+        if task is None or not of_its_own_task:
+            raise asyncio.CancelledError
+        task.cancel()
+        await asyncio.sleep(0)
 
     source, sink = Log(range(3)), Epochs()
     setattr(sink if where == "write" else source, where, cancelled)
@@ -367,11 +372,12 @@ async def test_a_cancellation_by_a_client_is_heard(where: str) -> None:
 
         async def read(*_: Any) -> Any:
             yield 1, None, 1
-            raise asyncio.CancelledError
+            await cancelled()
 
         source.read = read  # type: ignore[method-assign]
     with pytest.raises(ConnectorCancelled):
-        await new_job(source, same, sink).run()
+        async with asyncio.timeout(30):
+            await new_job(source, same, sink).run()
 
 
 @pytest.mark.parametrize(
