@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeAlias
 
-from async_op.functions.base import BlockingFunction
+from async_op.functions.base import AsyncBatchFunction, BlockingFunction
 from async_op.options import OperatorOptions
+from async_op.resilience.rate_limit import RateLimit
 from async_op.retry import ExponentialBackoffRetry, RetryPolicy, checked_delay
 from keygroups.ranges import range_of
 from keygroups.representation import fields_repr, html_table, representation
@@ -122,15 +123,49 @@ def attempts_within(policy: RetryPolicy, seconds: float) -> int:
     return 1 + sum(waited < seconds for waited in accumulate(delays))
 
 
-def too_few_threads(options: OperatorOptions) -> Iterator[Found]:
-    """Find a capacity that the threads of a blocking function do not fit."""
-    function = options.function
+def unfit_limits(options: OperatorOptions, parallelism: int) -> Iterator[Found]:
+    """Find threads and limits that do not fit the elements in flight, whose timeout runs before their calls begin."""
+    function, limits = options.function, options.resilience
     if isinstance(function, BlockingFunction) and function.max_threads < options.capacity:
         yield (
             f"capacity={options.capacity}, but max_threads={function.max_threads}: the other elements in flight wait "
             "for a thread, and their timeout runs",
             f"set max_threads={options.capacity}, or a capacity of {function.max_threads}",
         )
+    if limits is None or limits.cache is not None or limits.single_flight is not None:
+        return  # not every element needs a call of its own
+    at_once = function.max_batch_size if isinstance(function, AsyncBatchFunction) else 1
+    if limits.concurrency is not None:
+        yield from _too_few_calls(options, limits.concurrency.maximum, at_once, parallelism)
+    for limit in limits.rate_limits:
+        if limit.cost is None and options.timeout is not None:
+            yield from _too_slow(options, limit, options.timeout, at_once, parallelism)
+
+
+def _too_few_calls(options: OperatorOptions, most: int, at_once: int, parallelism: int) -> Iterator[Found]:
+    fitting = max(1, most // parallelism) * at_once
+    if fitting < options.capacity:
+        yield (
+            f"capacity={options.capacity}{_in_each(parallelism)}, but no more than {counted(most, 'call')} may be "
+            "under way: the other elements in flight wait, and their timeout runs",
+            f"set a capacity of about {fitting}, or a greater maximum, which is the sum over all subtasks",
+        )
+
+
+def _too_slow(
+    options: OperatorOptions, limit: RateLimit, timeout: float, at_once: int, parallelism: int
+) -> Iterator[Found]:
+    called = int((limit.whole_burst + limit.per_second * timeout) * at_once)
+    if called < options.capacity * parallelism:
+        yield (
+            f"{limit.per_second:g} calls/s may begin, so at most {counted(called, 'element')} are called for within "
+            f"the timeout of {timeout:g} s, and capacity={options.capacity}{_in_each(parallelism)}",
+            f"set a capacity of at most {max(1, called // parallelism)}, or a longer timeout",
+        )
+
+
+def _in_each(parallelism: int) -> str:
+    return f" in each of {parallelism} subtasks" if parallelism > 1 else ""
 
 
 def uneven_ranges(parallelism: int, max_parallelism: int) -> Iterator[Found]:
@@ -160,6 +195,11 @@ def _is_drawn(policy: RetryPolicy) -> bool:
 # Facts.
 
 
+def counted(count: int, noun: str) -> str:
+    """Return how many there are of something."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def text_of_ranges(parallelism: int, max_parallelism: int) -> str:
     """Return which subtask owns which key groups."""
     ranges = [range_of(index, parallelism, max_parallelism) for index in range(parallelism)]
@@ -174,7 +214,7 @@ def text_of_calls(options: OperatorOptions, parallelism: int) -> str:
     """Return how calls are made."""
     timeout = "no timeout" if options.timeout is None else f"{options.timeout:g} s for all attempts"
     retry = "no retries" if options.retry is None else repr(options.retry)
-    most = f"up to {options.capacity} in flight{f' in each of {parallelism} subtasks' if parallelism > 1 else ''}"
+    most = f"up to {options.capacity} in flight{_in_each(parallelism)}"
     return f"{options.mode}, {most}, {timeout}, {retry}, on_error={options.on_error!r}"
 
 

@@ -13,14 +13,15 @@ from async_op.explanation import (
     Explanation,
     Finding,
     Found,
+    counted,
     rescaled,
     retries_in_vain,
     text_of_calls,
     text_of_limits,
     text_of_newest,
     text_of_ranges,
-    too_few_threads,
     uneven_ranges,
+    unfit_limits,
 )
 from async_op.functions.plain import name_of
 from async_op.job.adapters import IterableSource
@@ -122,7 +123,8 @@ async def explained(it: JobSituation, *, looks_around: bool) -> Explanation:
     for name, options in it.options.items():
         own_id = f"{job_id}/{name}"
         operators[own_id] = _facts_of_step(it, name, options)
-        findings += [Finding(own_id, *one) for one in (*retries_in_vain(options), *too_few_threads(options))]
+        doubts = (*retries_in_vain(options), *unfit_limits(options, it.parallelism))
+        findings += [Finding(own_id, *one) for one in doubts]
     return Explanation(operators, tuple(findings))
 
 
@@ -147,7 +149,7 @@ async def _partitions(it: JobSituation) -> str:
         finally:
             await closed(it.source)
     new = sum(name not in known for name in found)
-    return f"{_counted(len(found), 'partition')}{f', {new} of them new' if known and new else ''}"
+    return f"{counted(len(found), 'partition')}{f', {new} of them new' if known and new else ''}"
 
 
 def _facts(it: JobSituation, source: str) -> dict[str, str]:
@@ -188,11 +190,7 @@ def _next_run(latest: Snapshot | None, undelivered: int) -> str:
         return "begins with nothing"
     what = [f"continues from version {latest.version}"]
     if undelivered:
-        what.append(f"gives {_counted(undelivered, 'epoch')} to the sink")
+        what.append(f"gives {counted(undelivered, 'epoch')} to the sink")
     if latest.in_flight_count:
-        what.append(f"makes {_counted(latest.in_flight_count, 'call')} in flight again")
+        what.append(f"makes {counted(latest.in_flight_count, 'call')} in flight again")
     return ", ".join(what)
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

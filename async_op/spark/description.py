@@ -21,10 +21,9 @@ from async_op.explanation import (
     text_of_limits,
     text_of_newest,
     text_of_ranges,
-    too_few_threads,
     uneven_ranges,
+    unfit_limits,
 )
-from async_op.functions.base import AsyncBatchFunction
 from async_op.functions.plain import name_of
 from async_op.options import OperatorOptions
 from async_op.spark.autoscale import AutoscalePolicy
@@ -394,29 +393,7 @@ def _ranges(it: Situation) -> Iterator[Found]:
 
 def _limits(it: Situation) -> Iterator[Found]:
     """Find limits that capacity does not fit."""
-    options, function, limits = it.options, it.options.function, it.options.resilience
-    at_once = function.max_batch_size if isinstance(function, AsyncBatchFunction) else 1
-    yield from too_few_threads(options)
-    if limits is None or limits.cache is not None or limits.single_flight is not None:
-        return  # not every element needs a call of its own
-    most = None if limits.concurrency is None else limits.concurrency.maximum
-    share = 0 if most is None else max(1, most // it.parallelism)
-    if most is not None and share * at_once < options.capacity:
-        yield (
-            f"capacity={options.capacity}, but each of {it.parallelism} subtasks may have no more than {share} calls "
-            "under way: the other elements in flight wait, and their timeout runs",
-            f"set a capacity of about {share * at_once}, or a greater maximum, which is the sum over all subtasks",
-        )
-    for limit in limits.rate_limits:
-        if limit.cost is None and options.timeout is not None:
-            pace = limit.share(it.parallelism - 1, it.parallelism)
-            called = int(((pace.burst or 1) + pace.per_second * options.timeout) * at_once)
-            if called < options.capacity:
-                yield (
-                    f"each subtask may begin {pace.per_second:g} calls/s, so of {options.capacity} elements in flight "
-                    f"at most {called} are called for within the timeout of {options.timeout:g} s",
-                    f"set a capacity of at most {max(1, called)}, or a longer timeout",
-                )
+    yield from unfit_limits(it.options, it.parallelism)
 
 
 _DOUBTS = (_ends, _timed_out, _carried_over, _session, _ranges, _limits)

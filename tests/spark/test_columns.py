@@ -42,6 +42,7 @@ Door = Callable[[DataFrame, Path, str], None]
         ("SELECT 1 AS a, 2 AS A", r"input=\['a', 'A'\]: it has 'A' twice"),
         ("SELECT named_struct('a', 1, 'a', 2) AS pair", "input=.*: it has 'a' twice"),
         ("SELECT make_interval(1) AS age", "input='age interval': no function can get that"),
+        ("SELECT array() AS tags", "input='tags array<void>': no function can get that"),
     ],
 )
 def test_an_input_whose_values_would_be_lost_is_refused(

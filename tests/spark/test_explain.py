@@ -99,13 +99,13 @@ CASES = {
     "threads": (options(function=Blocking()), "max_threads=32", "a capacity of 32"),
     "concurrency": (
         options(resilience=Resilience(concurrency=AdaptiveConcurrency(maximum=8))),
-        "no more than 4 calls",
+        "no more than 8 calls",
         "about 4",
     ),
     "rate": (
         options(resilience=Resilience(rate_limit=RateLimit(10))),
-        "at most 51 are called",
-        "capacity of at most 51",
+        "at most 101 elements are called",
+        "capacity of at most 50",
     ),
 }
 
@@ -177,7 +177,7 @@ def test_no_more_elements_are_called_for_within_the_timeout_than_it_says() -> No
         harness.process_all(range(100))
         harness.finish()
     ((problem, _),) = findings_in(replace(options(capacity=100, resilience=limits), parallelism=1, newest=None))
-    assert "at most 31 are called" in problem
+    assert "at most 31 elements are called" in problem
     assert 30 <= len(calls) <= 31
 
 

@@ -60,7 +60,7 @@ def _check_types(argument: str, schema: StructType, instead: str) -> None:
     for field in schema:
         try:
             arrow_schema_of(StructType([field]), "UTC")
-        except PySparkException as error:
+        except (PySparkException, ValueError) as error:  # Arrow refuses the elements of `array()`
             raise ConfigError(
                 argument, f"{field.name} {field.dataType.simpleString()}", f"{instead} ({error})"
             ) from error

@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 
-from async_op import BlockingFunction, Explanation, FixedDelayRetry, Job, Step
+from async_op import (
+    AdaptiveConcurrency,
+    BlockingFunction,
+    Explanation,
+    FixedDelayRetry,
+    Job,
+    RateLimit,
+    Resilience,
+    Step,
+)
 from async_op.connectors import FileSink, FileSource, Sink
 from keygroups import KeyGroupsError
 from snapshots import SnapshotStore
@@ -158,6 +167,25 @@ async def test_steps_have_findings_of_their_own() -> None:
         ("job/second", "capacity=100"),
     ]
     assert found.operators["job/second"]["function"] == "Blocking, by key str"
+
+
+async def test_limits_that_the_elements_in_flight_do_not_fit_are_found_as_on_spark() -> None:
+    few = Resilience(concurrency=AdaptiveConcurrency(maximum=40))
+    slow = Resilience(rate_limit=RateLimit(2, burst=3))
+    steps = [Step(same, "few", resilience=few), Step(same, "slow", timeout=5.0, resilience=slow)]
+    found = await new_job([1], steps, Epochs(), parallelism=4).explain()
+    assert [str(one) for one in found.findings] == [
+        "job/few: capacity=100 in each of 4 subtasks, but no more than 40 calls may be under way: the other elements "
+        "in flight wait, and their timeout runs; set a capacity of about 10, or a greater maximum, which is the sum over "
+        "all subtasks",
+        "job/slow: 2 calls/s may begin, so at most 13 elements are called for within the timeout of 5 s, and "
+        "capacity=100 in each of 4 subtasks; set a capacity of at most 3, or a longer timeout",
+    ]
+    steps = [
+        Step(same, "few", resilience=few, capacity=10),
+        Step(same, "slow", capacity=3, timeout=5.0, resilience=slow),
+    ]
+    assert not (await new_job([1], steps, Epochs(), parallelism=4).explain()).findings
 
 
 async def test_a_job_that_runs_looks_at_its_snapshot_only() -> None:
