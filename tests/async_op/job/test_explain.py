@@ -176,8 +176,8 @@ async def test_limits_that_the_elements_in_flight_do_not_fit_are_found_as_on_spa
     found = await new_job([1], steps, Epochs(), parallelism=4).explain()
     assert [str(one) for one in found.findings] == [
         "job/few: capacity=100 in each of 4 subtasks, but no more than 40 calls may be under way: the other elements "
-        "in flight wait, and their timeout runs; set a capacity of about 10, or a greater maximum, which is the sum over "
-        "all subtasks",
+        "in flight wait, and their timeout runs; set a capacity of about 10, or a greater maximum, which is the sum "
+        "over all subtasks",
         "job/slow: 2 calls/s may begin, so at most 13 elements are called for within the timeout of 5 s, and "
         "capacity=100 in each of 4 subtasks; set a capacity of at most 3, or a longer timeout",
     ]
