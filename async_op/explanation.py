@@ -135,8 +135,9 @@ def unfit_limits(options: OperatorOptions, parallelism: int) -> Iterator[Found]:
     if limits is None or limits.cache is not None or limits.single_flight is not None:
         return  # not every element needs a call of its own
     at_once = function.max_batch_size if isinstance(function, AsyncBatchFunction) else 1
-    if limits.concurrency is not None:
-        yield from _too_few_calls(options, limits.concurrency.maximum, at_once, parallelism)
+    most = None if limits.concurrency is None else limits.concurrency.maximum
+    if most is not None:
+        yield from _too_few_calls(options, most, at_once, parallelism)
     for limit in limits.rate_limits:
         if limit.cost is None and options.timeout is not None:
             yield from _too_slow(options, limit, options.timeout, at_once, parallelism)
