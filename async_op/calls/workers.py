@@ -202,10 +202,13 @@ class Workers:
                 self.add((entry,))
 
     def _wake_one(self) -> None:
-        if self._idle:
-            self._waking += 1
-            self._idle.pop().set_result(None)
-        elif len(self._running) < self.limit:
+        while self._idle:
+            sleep = self._idle.pop()
+            if not sleep.done():  # as it is once its worker was cancelled
+                self._waking += 1
+                sleep.set_result(None)
+                return
+        if len(self._running) < self.limit:
             self._begin_one()
 
     def _begin_one(self) -> None:

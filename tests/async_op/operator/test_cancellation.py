@@ -11,9 +11,16 @@ from typing import Any
 
 import pytest
 
-from async_op import AsyncBatchFunction, AsyncDataStream, AsyncFunction, AsyncWaitOperator, OperatorClosed
+from async_op import (
+    AsyncBatchFunction,
+    AsyncDataStream,
+    AsyncFunction,
+    AsyncWaitOperator,
+    OperatorClosed,
+    OperatorInterrupted,
+)
 from keygroups import DiskStateBackend, ValueState
-from tests.async_op.kit import Service, commit, opened, settle
+from tests.async_op.kit import Instant, Service, commit, opened, settle
 
 COUNT = ValueState("count", default=0)
 
@@ -301,12 +308,15 @@ async def test_a_stream_that_is_cancelled_anywhere_leaves_nothing(make: Any, fun
     assert place > 2
 
 
-async def test_idle_workers_that_are_cancelled_from_outside_end_the_operator() -> None:
-    async with opened(Service()) as bench:
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_idle_workers_that_are_cancelled_from_outside_end_the_operator(at_once: bool) -> None:
+    async with opened(Instant(lambda value: [value])) as bench:
         await bench.feed("x")
         for task in asyncio.all_tasks():
             if task.get_name() == "keygroups worker":
                 task.cancel()
-        await settle()
-        with pytest.raises(Exception, match="CancelledError"):
+        if not at_once:
+            await settle()
+        with pytest.raises(OperatorInterrupted, match="CancelledError"):
             await bench.operator.process("y")
+            await bench.operator.finish()
