@@ -1,4 +1,4 @@
-"""Cancels tasks that may swallow that, as `asyncio.wait_for` of Python 3.11 does, and tells who has cancelled a task."""
+"""Cancels tasks, which may swallow that as `asyncio.wait_for` of Python 3.11 does, and tells who else cancels one."""
 
 from __future__ import annotations
 
