@@ -39,13 +39,13 @@ class JobInsideEventLoop(KeyGroupsError, RuntimeError):
 
 
 class ConnectorCancelled(KeyGroupsError, RuntimeError):
-    """A source, a sink or a client that it uses raised a `CancelledError` although the job was not cancelled."""
+    """A source, a sink or a client raised a `CancelledError` although the job, or the stream, was not cancelled."""
 
     what: str
     """What was being done, such as "reading partition 0"."""
 
     _template = (
-        "{what} ended with a CancelledError, but the job was not cancelled; look for a client that cancels its own "
+        "{what} ended with a CancelledError, but nobody had cancelled it; look for a client that cancels its own "
         "tasks, for instance because it was closed"
     )
 

@@ -13,6 +13,7 @@ from async_op.clock import Clock
 from async_op.connectors.arrow_input import has_arrow_stream, rows_of_stream
 from async_op.elements import Element
 from async_op.in_flight.in_flight import OutputValues
+from async_op.job.waiting import heard
 from async_op.operator.open_function import end_after_failure
 from async_op.operator.operator import AsyncWaitOperator
 from async_op.operator.subtask_info import SubtaskInfo
@@ -60,7 +61,8 @@ class LocalStream:
         """Yield the outputs; closes the operator however the iteration ends."""
         feeder, kept, take = None, self._kept, self._kept.popleft
         try:
-            await self._operator.open()
+            with heard("opening the function"):
+                await self._operator.open()
             feeder = asyncio.create_task(self._feed(stream), name="keygroups feeder")
             feeder.add_done_callback(lambda _: self._operator.wake())
             while True:
@@ -68,7 +70,8 @@ class LocalStream:
                     yield take()
                 self._taken.set()
                 if feeder.done():
-                    await feeder
+                    with heard("reading the stream"):
+                        await feeder
                     if not kept:
                         return
                 else:
@@ -77,7 +80,8 @@ class LocalStream:
             await end_after_failure(self._end(feeder), self._function)
             raise
         finally:
-            await self._end(feeder)
+            with heard("closing the function"):
+                await self._end(feeder)
 
     async def _end(self, feeder: asyncio.Task[None] | None) -> None:
         """Clean up completely, even if cancelled: after the iteration there is no other chance."""

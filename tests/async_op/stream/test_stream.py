@@ -17,6 +17,7 @@ from async_op import (
     AsyncDataStream,
     AsyncFunction,
     AsyncTimeoutError,
+    ConnectorCancelled,
     ElementFailed,
     InvocationContext,
     OperatorInterrupted,
@@ -391,6 +392,46 @@ async def test_what_a_blocking_stream_raises_reaches_the_taker_as_an_exception(r
     with pytest.raises(OperatorInterrupted, match="why"):
         async for _ in outputs:
             pass
+
+
+@pytest.mark.parametrize("of_its_own_task", [False, True])
+@pytest.mark.parametrize(("where", "what"), [("read", "reading the stream"), ("open", "opening"), ("close", "closing")])
+async def test_a_cancellation_by_a_client_does_not_end_the_taker_in_silence(
+    where: str, what: str, of_its_own_task: bool
+) -> None:
+    """A task group would take it for a cancellation of its own, and go on with the outputs until then."""
+
+    async def reach(place: str) -> None:
+        task = asyncio.current_task()
+        if place == where:
+            if task is not None and of_its_own_task:
+                task.cancel()
+                await asyncio.sleep(0)
+            raise asyncio.CancelledError
+
+    class Client(AsyncFunction):
+        async def open(self, runtime: Any) -> None:
+            await reach("open")
+
+        async def close(self) -> None:
+            await reach("close")
+
+        async def async_invoke(self, value: Any, ctx: InvocationContext) -> list[Any]:
+            return [value]
+
+    async def numbers() -> AsyncIterator[int]:
+        yield 1
+        await reach("read")
+        yield 2
+
+    async def take() -> None:
+        async for _ in AsyncDataStream.ordered_wait(numbers(), Client()):
+            pass
+
+    with pytest.raises(ExceptionGroup) as raised:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(take())
+    assert raised.group_contains(ConnectorCancelled, match=what)
 
 
 async def test_a_stream_on_a_thread_sees_the_context_of_its_taker() -> None:
