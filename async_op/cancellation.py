@@ -7,11 +7,12 @@ import logging
 import threading
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Coroutine, Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from keygroups.context_managers import asynccontextmanager
 from keygroups.safe_text import errors_in
 
+_Result = TypeVar("_Result")
 _log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 10.0
@@ -67,6 +68,28 @@ async def absorb_cancellations() -> None:
     with suppress(asyncio.CancelledError):
         await asyncio.sleep(0)
     forget_cancellations()
+
+
+async def to_the_end(work: asyncio.Future[_Result]) -> _Result:
+    """Wait for work that must not be left half done; a cancellation takes effect after its end.
+
+    So do all that follow within `CLOSE_SECONDS`: anyio repeats a cancellation at each `await` until its task has ended,
+    and with it Starlette and FastAPI do.
+    """
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        loop = asyncio.get_running_loop()
+        gives_up_at = loop.time() + CLOSE_SECONDS
+        while not work.done():
+            try:
+                await asyncio.wait({work})
+            except asyncio.CancelledError:
+                if loop.time() >= gives_up_at:
+                    raise
+        if not work.cancelled():
+            work.exception()  # the cancellation is raised in its place
+        raise
 
 
 def run_to_end(main: Coroutine[Any, Any, None]) -> None:

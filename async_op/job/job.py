@@ -12,7 +12,7 @@ from os import PathLike
 from signal import SIGINT
 from typing import Any, Literal
 
-from async_op.cancellation import run_to_end
+from async_op.cancellation import run_to_end, to_the_end
 from async_op.connectors.arrow_input import ArrowStream
 from async_op.connectors.conformance import check_sinks, letters_sink_of
 from async_op.connectors.sink import Sink
@@ -36,7 +36,7 @@ from async_op.job.progress import JobProgress, shown
 from async_op.job.run import Run, Setting, Stop
 from async_op.job.signals import EndingSignals
 from async_op.job.step import SOURCE, Step, steps_of
-from async_op.job.waiting import to_the_end, told_if_long
+from async_op.job.waiting import told_if_long
 from async_op.operator.key_columns import columns_of, key_getter
 from async_op.operator.key_compatibility import checked_getter
 from async_op.serving.http import serving_job

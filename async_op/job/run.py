@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from async_op.cancellation import to_the_end
 from async_op.clock import LoopClock
 from async_op.connectors.conformance import to_await
 from async_op.connectors.retrying import retried
@@ -35,7 +36,7 @@ from async_op.job.progress import JobProgress
 from async_op.job.reading import Reading
 from async_op.job.step import SOURCE
 from async_op.job.task_group import OpenConnector, TaskGroup
-from async_op.job.waiting import connector, ended, to_the_end, told_if_long
+from async_op.job.waiting import connector, ended, told_if_long
 from async_op.statistics import JobState
 from async_op.threads.own_thread import on_own_thread
 from keygroups.ranges import check_parallelism

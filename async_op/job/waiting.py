@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
+from async_op.cancellation import to_the_end
 from async_op.connectors.errors import ConnectorInterrupted
 from async_op.epochs.long_waits import LongWait
 from async_op.errors import OperatorInterrupted
 from async_op.job.errors import ConnectorCancelled
 from keygroups.context_managers import contextmanager
 
-_Result = TypeVar("_Result")
 _log = logging.getLogger(__package__)
 
 
@@ -97,22 +97,15 @@ def told_if_long(what: str) -> Iterator[None]:
         timer.cancel()
 
 
-async def to_the_end(work: asyncio.Future[_Result]) -> _Result:
-    """Wait for work that must not be left half done; a cancellation takes effect after its end."""
-    try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError:
-        await asyncio.wait({work})
-        if not work.cancelled():
-            work.exception()  # the cancellation is raised in its place
-        raise
-
-
 async def ended(tasks: Iterable[asyncio.Future[Any]]) -> None:
     """Cancel tasks and wait until they have ended, however they end."""
     for task in (waiting := list(tasks)):
         task.cancel()
-    await asyncio.gather(*waiting, return_exceptions=True)
+    try:
+        await asyncio.gather(*waiting, return_exceptions=True)
+    except asyncio.CancelledError:
+        await to_the_end(asyncio.gather(*waiting, return_exceptions=True))
+        raise
 
 
 async def side_by_side(work: Iterable[Coroutine[Any, Any, None]]) -> None:

@@ -8,12 +8,12 @@ from collections.abc import AsyncGenerator
 from os import PathLike
 from typing import Any
 
+from async_op.cancellation import to_the_end
 from async_op.connectors.sink import Sink
 from async_op.job.adapters import IterableSource, source_of
 from async_op.job.errors import JobNotRunning
 from async_op.job.job import Job
 from async_op.job.step import Step
-from async_op.job.waiting import to_the_end
 from async_op.stream.timestamps import TimestampsBy, timestamps_of
 from keygroups.arguments import Duration, check_instance
 from keygroups.errors import ConfigError

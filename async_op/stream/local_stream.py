@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import Any, TypeAlias, TypeVar
 
 from async_op.calls.value_checks import Vet
-from async_op.cancellation import closed_after
+from async_op.cancellation import closed_after, to_the_end
 from async_op.clock import Clock
 from async_op.connectors.arrow_input import has_arrow_stream, rows_of_stream
 from async_op.elements import Element
@@ -85,11 +85,7 @@ class LocalStream:
 
     async def _end(self, feeder: asyncio.Task[None] | None) -> None:
         """Clean up completely, even if cancelled: after the iteration there is no other chance."""
-        try:
-            await self._close(feeder)
-        except asyncio.CancelledError:
-            await self._close(feeder)
-            raise
+        await to_the_end(asyncio.ensure_future(self._close(feeder)))
 
     async def _close(self, feeder: asyncio.Task[None] | None) -> None:
         if feeder is not None:

@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from async_op.cancellation import to_the_end
 from async_op.hosting.lease import OPEN_SECONDS, PATIENCE_SECONDS, SILENT_SECONDS
 from async_op.in_flight.waiters import Waiters
 from async_op.job.errors import ChildLost
 from async_op.job.processes import messages
 from async_op.job.processes.child_loop import ChildSpec, ChildStatus, Failure
 from async_op.job.progress import ChildProgress
-from async_op.job.waiting import to_the_end
 
 _log = logging.getLogger(__package__)
 
