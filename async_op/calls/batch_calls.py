@@ -263,7 +263,10 @@ class BatchCalls:
             batch.end()
 
     def _is_cancelled(self, batch: BatchCall) -> bool:
-        """Return whether the function has not itself cancelled the task that it runs in, which is a failure."""
+        """Return whether the operator has cancelled a batch, or the end of the program has.
+
+        If its function has cancelled the task that it runs in, the batch has failed.
+        """
         is_ending = self._stopped or not batch.wanted
         return batch.task.cancelling() > 0 and (is_ending or tasks_if_all_are_cancelled() is not None)
 
