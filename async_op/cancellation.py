@@ -1,4 +1,4 @@
-"""Cancels tasks, which may swallow that as `asyncio.wait_for` of Python 3.11 does, and tells who else cancels one."""
+"""Cancels tasks that may ignore it, and finishes work in tasks that are cancelled themselves."""
 
 from __future__ import annotations
 

@@ -45,8 +45,8 @@ class ConnectorCancelled(KeyGroupsError, RuntimeError):
     """What was being done, such as "reading partition 0"."""
 
     _template = (
-        "{what} ended with a CancelledError, but nobody had cancelled it; look for a client that cancels its own "
-        "tasks, for instance because it was closed"
+        "{what} ended with a CancelledError, but your program did not cancel it: find the client that cancels its own "
+        "tasks, for example when it is closed"
     )
 
 

@@ -1,4 +1,4 @@
-"""How a run waits for what is not its own: clients that cancel, work that must be finished, waits that are long."""
+"""How a run waits for what is not its own: clients that cancel, tasks that end late, waits that are long."""
 
 from __future__ import annotations
 
