@@ -2,44 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
-from zlib import crc32
 
 import pytest
-
-_CASES_MIN = 3
-_CASES_PART = 8
-
-
-def left_out(items: Iterable[pytest.Item]) -> set[pytest.Item]:
-    """Return what a quick run leaves out: what is `thorough`, and most of the cases of tests that have many.
-
-    A test keeps its cases if they are chosen already: some are `thorough`, they are seeds, or it is an `every_case`.
-    """
-    items = list(items)
-    thorough = {item for item in items if item.get_closest_marker("thorough")}
-    tests = defaultdict[str, list[pytest.Item]](list)
-    for item in items:
-        tests[item.nodeid.partition("[")[0]].append(item)
-    sampled = [cases for cases in tests.values() if thorough.isdisjoint(cases) and not _is_chosen(cases[0])]
-    kept = {name for cases in sampled for name in some_of([case.nodeid for case in cases])}
-    return thorough | {case for cases in sampled for case in cases if case.nodeid not in kept}
-
-
-def some_of(cases: Sequence[str]) -> list[str]:
-    """Return an eighth of the cases of a test, but at least three: drawn, so that each of several parameters varies.
-
-    They are the same ones each time, or else a test that fails would pass when it is run again.
-    """
-    count = max(_CASES_MIN, len(cases) // _CASES_PART)
-    return sorted(cases, key=lambda name: (crc32(name.encode()), name))[:count]
-
-
-def _is_chosen(case: pytest.Item) -> bool:
-    parameters = case.callspec.params if isinstance(case, pytest.Function) and hasattr(case, "callspec") else {}
-    return "seed" in parameters or case.get_closest_marker("every_case") is not None
 
 
 def first_is_quick(cases: Iterable[Any]) -> list[Any]:

@@ -25,8 +25,6 @@ import keygroups
 import snapshots
 from keygroups import KeyGroupRange, KeyGroupsError
 
-pytestmark = pytest.mark.every_case
-
 PACKAGES = (keygroups, snapshots, async_op)
 
 _SECONDS = st.floats(0, 1e9)

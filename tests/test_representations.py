@@ -46,8 +46,6 @@ from snapshots.inspection import (
 )
 from tests.snapshot_kit import new_store, parts, record
 
-pytestmark = pytest.mark.every_case
-
 PACKAGES = ("keygroups", "async_op", "async_op.connectors", "async_op.spark", "async_op.testing")
 PACKAGES += ("snapshots", "snapshots.inspection")
 

@@ -120,7 +120,6 @@ def test_few_modules_have_only_one_user() -> None:
     assert len(alone) <= MODULES_WITH_ONE_USER_MAX, alone
 
 
-@pytest.mark.thorough
 def test_few_constructors_are_told_what_to_call() -> None:
     callbacks = [
         f"{name} {node.name}({argument.arg})"

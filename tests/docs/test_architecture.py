@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.every_case
-
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("keygroups", "snapshots", "async_op")
 TEXT = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")

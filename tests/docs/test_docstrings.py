@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.every_case
-
 ROOT = Path(__file__).parents[2]
 MODULES = sorted(
     str(path.relative_to(ROOT)).removesuffix(".py").removesuffix("/__init__").replace("/", ".")

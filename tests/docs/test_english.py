@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.every_case
-
 ROOT = Path(__file__).parents[2]
 WORDS = {
     "that of": r"(that|those|the one) of",

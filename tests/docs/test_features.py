@@ -16,8 +16,6 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.every_case
-
 ROOT = Path(__file__).parents[2]
 LISTED = Path(__file__).with_name("described.toml")
 PAGE = ROOT / "docs" / "explanation" / "features.md"

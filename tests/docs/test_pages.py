@@ -20,8 +20,6 @@ import yaml
 from tests.docs.pages import LANGUAGES, ROOT, Page, commands, normalised
 from tests.docs.services import services_for
 
-pytestmark = pytest.mark.every_case
-
 DOCS = ROOT / "docs"
 NEEDS = {
     r"^\$ .*\bkeygroups ": r"keygroups\[[^]]*\bcli\b",

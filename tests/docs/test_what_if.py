@@ -11,8 +11,6 @@ import pytest
 
 from tests.docs.pages import ROOT
 
-pytestmark = pytest.mark.every_case
-
 DOCS = ROOT / "docs"
 PAGES = ("explanation/what-if.md", "explanation/security.md", "howto/upgrade.md")
 SHOWN_BY = "shown by"

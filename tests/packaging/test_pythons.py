@@ -103,7 +103,6 @@ def test_what_is_run_is_there() -> None:
     assert [name for name in named if not Path(ROOT, name.removeprefix("--ignore=").partition("::")[0]).exists()] == []
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("tests", "tools", "extras"),
     [
