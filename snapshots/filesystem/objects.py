@@ -179,6 +179,15 @@ class AzureFolder(ObjectFolder):
     """A folder on Azure Blob Storage: the condition is ``overwrite=False``."""
 
     @property
+    def uri(self) -> str:
+        """The folder as a URI, for messages, with its account: containers of two accounts may have the same name."""
+        account = self.filesystem.account_name
+        if self.endpoint != f"https://{account}.blob.core.windows.net":
+            return super().uri  # the address of an endpoint elsewhere is in the storage options
+        container, _, path = self.root.partition("/")
+        return f"abfs://{container}@{account}.dfs.core.windows.net/{path}"
+
+    @property
     def endpoint(self) -> str:
         """The address to which requests go."""
         return redacted(str(getattr(self.filesystem, "account_url", "az")))

@@ -70,6 +70,17 @@ class TestAzureFolder(FolderContract):
         assert not folder.is_known_to_be_safe
 
 
+@pytest.mark.parametrize("given", ["abfss://state@first.dfs.core.windows.net/jobs/enrich", "az://state/jobs/enrich"])
+def test_the_uri_of_a_folder_on_azure_names_its_account(given: str) -> None:
+    def uri_in(account: str) -> str:
+        return open_folder(given, {"account_key": KEY, **({} if "@" in given else {"account_name": account})}).uri
+
+    assert uri_in("first") == "abfs://state@first.dfs.core.windows.net/jobs/enrich"
+    assert open_folder(uri_in("first"), {"account_key": KEY}).uri == uri_in("first")
+    if "@" not in given:
+        assert uri_in("second") != uri_in("first")
+
+
 @pytest.fixture(params=["gcs", "azure"])
 def stand_in(request: pytest.FixtureRequest, gcs: GcsServer, azure: AzureServer) -> ObjectStore:
     servers: dict[str, ObjectStore] = {"gcs": gcs, "azure": azure}
