@@ -286,9 +286,20 @@ def is_asynchronous(call: Any) -> bool:
 def is_coroutine_function(call: Any) -> bool:
     """Return whether a call returns a coroutine: also of `AsyncMock`, and of what `types.coroutine` has made."""
     run = run_by(call)
-    if inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(run):
+    if inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(run) or _is_marked(_inside_partials(call)):
         return True
     return inspect.isgeneratorfunction(run) and bool(_code_of(run).co_flags & inspect.CO_ITERABLE_COROUTINE)
+
+
+def _is_marked(call: Any) -> bool:
+    """Return whether a callable has the mark of asyncio, which `inspect` does not know: asgiref and async_lru set it.
+
+    From Python 3.12 on they set the mark of `inspect` in its place.
+    """
+    from asyncio import coroutines  # not loaded by programs without an event loop
+
+    mark = getattr(coroutines, "_is_coroutine", None)
+    return mark is not None and getattr(call, "_is_coroutine", None) is mark
 
 
 def _code_of(run: Any) -> CodeType:
@@ -320,9 +331,14 @@ def not_awaitable(name: str, returned: _T) -> _T:
 
 def run_by(call: Any) -> Any:
     """Return the function that a call would run: inside partials, or the `__call__` of an instance."""
+    call = _inside_partials(call)
+    return call if inspect.isroutine(call) else getattr(call, "__call__", call)  # noqa: B004 - the method is inspected
+
+
+def _inside_partials(call: Any) -> Any:
     while isinstance(call, functools.partial):
         call = call.func
-    return call if inspect.isroutine(call) else getattr(call, "__call__", call)  # noqa: B004 - the method is inspected
+    return call
 
 
 def _told(what: str, reason: str | None) -> str:

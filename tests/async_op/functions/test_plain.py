@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import math
+import sys
 import threading
 import types
 from collections.abc import Callable
@@ -52,6 +54,19 @@ def generator(value: Any) -> Any:
 class Calling:
     async def __call__(self, value: Any) -> Any:
         return value
+
+
+class Marked:
+    """Returns a coroutine, and says so as the wrappers of asgiref and async_lru do."""
+
+    def __init__(self) -> None:
+        if sys.version_info >= (3, 12):
+            inspect.markcoroutinefunction(self)
+        else:
+            self._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
+
+    def __call__(self, value: Any) -> Any:
+        return coroutine(value)
 
 
 class Yielding:
@@ -106,6 +121,8 @@ KINDS: list[tuple[str, Any, list[Any], bool]] = [
     ("instance that is awaited", Calling(), ONE, True),
     ("instance that yields", Yielding(), BOTH_SIGNS, True),
     ("partial instance", functools.partial(Calling()), ONE, True),
+    ("marked instance", Marked(), ONE, True),
+    ("partial marked instance", functools.partial(Marked()), ONE, True),
     ("generator-based coroutine", generator_based, ONE, True),
     ("mock that is awaited", AsyncMock(side_effect=coroutine), ONE, True),
 ]
