@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from keygroups.context_managers import asynccontextmanager
+from keygroups.representation import counted
 from keygroups.safe_text import errors_in
 
 _Result = TypeVar("_Result")
@@ -35,7 +36,7 @@ async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> set[asyncio.Task[Any
             task.cancel()
         _, running = await asyncio.wait(running, timeout=_WAIT_SECONDS)
     if running:
-        _log.warning("%d calls ignore their cancellation and are left running", len(running))
+        _log.warning("left running, because they ignore their cancellation: %s", counted(len(running), "call"))
     return running
 
 

@@ -8,13 +8,14 @@ from typing import Any
 
 from keygroups.arguments import Duration, check_duration
 from keygroups.errors import KeyGroupsError, in_message
+from keygroups.representation import counted
 from keygroups.safe_text import described, errors_in, printable, repr_of
 
 
 class _Shortener(reprlib.Repr):
     def repr_RecordBatch(self, batch: Any, level: int) -> str:  # noqa: N802 - reprlib looks for the type's name
         first = f", the first {self.repr1(batch.slice(0, 1).to_pylist()[0], level)}" if batch.num_rows else ""
-        return f"RecordBatch of {batch.num_rows} rows{first}"
+        return f"RecordBatch of {counted(batch.num_rows, 'row')}{first}"
 
 
 _shortener = _Shortener()

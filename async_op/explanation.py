@@ -12,7 +12,7 @@ from async_op.options import OperatorOptions
 from async_op.resilience.rate_limit import RateLimit
 from async_op.retry import ExponentialBackoffRetry, RetryPolicy, checked_delay
 from keygroups.ranges import range_of
-from keygroups.representation import fields_repr, html_table, representation
+from keygroups.representation import counted, fields_repr, html_table, representation
 from snapshots import Snapshot
 
 Found: TypeAlias = tuple[str, str]
@@ -194,11 +194,6 @@ def _is_drawn(policy: RetryPolicy) -> bool:
 
 
 # Facts.
-
-
-def counted(count: int, noun: str) -> str:
-    """Return how many there are of something."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def text_of_ranges(parallelism: int, max_parallelism: int) -> str:

@@ -38,6 +38,17 @@ class _Short(reprlib.Repr):
     repr_function = repr_method = repr_type = repr_builtin_function_or_method = repr_instance
 
 
+def counted(count: int, noun: str) -> str:
+    """Return how many there are of something.
+
+    Examples
+    --------
+    >>> counted(1, "output"), counted(1200, "output")
+    ('1 output', '1,200 outputs')
+    """
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def _defined(kind: type) -> set[str]:
     """Return the names that a class or a base of it defines, `object` excepted."""
     return set().union(*(vars(base) for base in kind.__mro__ if base is not object))

@@ -20,6 +20,7 @@ from async_op.resilience.cache import OutputCache
 from async_op.retry import RetryPolicy, checked_delay
 from async_op.timers.backoff import Backoff
 from keygroups.arguments import not_awaitable
+from keygroups.representation import counted
 from keygroups.safe_text import text_of
 from keygroups.state import commit
 from keygroups.state.detached import own_copy
@@ -311,9 +312,8 @@ class ErrorPolicy:
         if self._collect is None:
             self.skipped += 1
             if is_told(self.skipped):
-                _log.warning(
-                    "%d elements were skipped, the newest: %s", self.skipped, text_of(self.failure_of(entry, error))
-                )
+                so_far, failure = counted(self.skipped, "element"), self.failure_of(entry, error)
+                _log.warning("%s skipped so far, the newest: %s", so_far, text_of(failure))
             return ()
         self.dead_letters += 1
         letter = DeadLetter(

@@ -22,6 +22,7 @@ from async_op.connectors.sink import Sink
 from async_op.dead_letters import CUT_LENGTHS, DeadLetter, cut_row, row_of
 from async_op.epochs.coordinator import Coordinator
 from async_op.epochs.position import SinkEpochs
+from keygroups.representation import counted
 from keygroups.safe_text import add_note, errors_in
 from snapshots.filesystem import Folder
 from snapshots.format.delivered import Delivered, WrittenEpochs, mark_delivered
@@ -376,8 +377,8 @@ class RefusedOutputs:
                 raise one
             self.outputs[one.index] = RefusedOutput(error_type=type(one).__name__, error_message=str(one))
         doing = "left out" if self._sink.on_error == "skip" else "given to the dead letters"
-        said = "epoch %d: %d outputs that %r refuses are %s; the first: %s"
-        _log.warning(said, self.epoch.epoch, len(errors), self._sink, doing, errors[0])
+        said = "epoch %d: %r has refused %s, now %s; the first: %s"
+        _log.warning(said, self.epoch.epoch, self._sink, counted(len(errors), "output"), doing, errors[0])
 
     def letters(self, content: Values) -> list[dict[str, Any]]:
         """Return the dead letters of the refused outputs."""

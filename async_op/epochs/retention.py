@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from keygroups.arguments import Duration, seconds_of
+from keygroups.representation import counted
 from snapshots.filesystem import Folder
 from snapshots.upkeep.retention import check_retention, collect_garbage
 
@@ -124,6 +125,6 @@ class GarbageCollector:
             _log.exception("garbage in %s was not collected (failure %d in a row)", folder.uri, self.failures)
         else:
             self.failures = 0
-            found = len(report.expired), len(report.files), report.bytes
-            _log.info("retention in %s: removed %d versions, %d files, %d bytes", folder.uri, *found)
+            found = counted(len(report.expired), "version"), counted(len(report.files), "file"), report.bytes
+            _log.info("retention in %s: removed %s, %s, %d bytes", folder.uri, *found)
         atexit.unregister(threading.current_thread().join)

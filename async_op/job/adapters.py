@@ -35,7 +35,7 @@ from async_op.threads.read_ahead import generator_closed_after, read_ahead
 from keygroups.arguments import check_callable, is_asynchronous
 from keygroups.codec import pack
 from keygroups.errors import ConfigError, KeyGroupsError
-from keygroups.representation import short
+from keygroups.representation import counted, short
 
 _ONLY = 0
 """The only partition of an iterable."""
@@ -191,7 +191,7 @@ class IterableSource(Source[Any]):
                 number += len(run)
                 newest = run
         if number < start:
-            raise _replaced(start, f"has {number} elements now")
+            raise _replaced(start, f"has {counted(number, 'element')} now")
         if newest:
             yield Reached(number, self._samples.content(_length_of(self._iterable), newest[-1], is_end=True))
 

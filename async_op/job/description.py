@@ -13,7 +13,6 @@ from async_op.explanation import (
     Explanation,
     Finding,
     Found,
-    counted,
     rescaled,
     retries_in_vain,
     text_of_calls,
@@ -32,7 +31,7 @@ from async_op.job.waiting import connector
 from async_op.operator.key_columns import columns_of
 from async_op.options import OperatorOptions
 from async_op.threads.own_thread import on_own_thread
-from keygroups.representation import short
+from keygroups.representation import counted, short
 from keygroups.safe_text import described
 from snapshots import Snapshot, SnapshotStore
 

@@ -29,13 +29,14 @@ from async_op.job.waiting import connector
 from async_op.statistics import Stopwatch
 from async_op.threads.read_ahead import generator_closed_after, read_ahead
 from keygroups.errors import ConfigError
+from keygroups.representation import counted
 from keygroups.safe_text import add_note, text_of
 from keygroups.state.detached import own_copy
 
 _log = logging.getLogger(__package__)
 
 _IDLE_SUBTASKS = (
-    "%d of %d subtasks of %s get no input: the source has %d partition%s, and without a key elements stay on the "
+    "%d of %d subtasks of %s get no input: the source has %s, and without a key elements stay on the "
     "subtask of their partition; set parallelism=%d and a larger capacity=, or give step %s a key_by= that spreads the "
     "elements"
 )
@@ -172,8 +173,8 @@ class Reading:
         if self._forwarded and 0 < count < subtasks and not self._has_warned:
             self._has_warned = True
             steps = ("step " if len(self._forwarded) == 1 else "the steps ") + ", ".join(self._forwarded)
-            plural, first = "" if count == 1 else "s", self._forwarded[0]
-            _log.warning(_IDLE_SUBTASKS, subtasks - count, subtasks, steps, count, plural, count, first)
+            partitions, first = counted(count, "partition"), self._forwarded[0]
+            _log.warning(_IDLE_SUBTASKS, subtasks - count, subtasks, steps, partitions, count, first)
 
     async def _ids(self) -> tuple[list[PartitionId], float]:
         """Return the ids of all partitions, and how many seconds the attempt took that has found them."""
@@ -284,7 +285,8 @@ class Reading:
         self._positions.reached(partition, item.position, item.content)
         self.undecodable += 1
         if is_told(self.undecodable):
-            _log.warning("%d records could not be decoded, the newest: %s", self.undecodable, text_of(item.error))
+            so_far = counted(self.undecodable, "record")
+            _log.warning("%s could not be decoded so far, the newest: %s", so_far, text_of(item.error))
 
     async def _room_for_letters(self) -> None:
         """Dead letters pass by the steps, so no step holds up the source when the epoch is full of them."""

@@ -27,6 +27,7 @@ _SUMS = {
         "timeouts": "Rows whose time budget ran out.",
         "skipped": "Rows that failed for good and were dropped.",
         "dead_letters": "Rows that failed for good and became dead letters.",
+        "refused": "Outputs and dead letters that a sink has refused.",
         "reinvoked": "Calls made again after a restore.",
         "reemitted": "Stored outputs that were emitted after a restore.",
         "source_wait_milliseconds": "Time that tasks waited for rows.",

@@ -119,6 +119,9 @@ class EpochProgress(EpochMetrics):
         The number of subtasks.
     run_seconds, commit_seconds, sink_seconds : float
         Time that the driver spent on waiting for the subtasks, on the commit, and in the sink.
+    refused : int
+        Outputs and dead letters that the sinks have refused and that were left out, as their `on_error` says. Those of
+        an epoch that came again after a restart are counted with the next epoch.
     watermark : int or None
         The event-time watermark before its rows, in milliseconds.
     failed_collections : int
@@ -136,6 +139,7 @@ class EpochProgress(EpochMetrics):
     run_seconds: float
     commit_seconds: float
     sink_seconds: float
+    refused: int = 0
     watermark: int | None = None
     failed_collections: int = 0
     scaling: ScalingDecision | None = None

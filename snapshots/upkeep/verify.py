@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from keygroups.ranges import KeyGroupRange
-from keygroups.representation import fields_repr, html_table
+from keygroups.representation import counted, fields_repr, html_table
 from snapshots.errors import ManifestMissing, SnapshotCorrupted, SnapshotNotFound
 from snapshots.filesystem import Folder
 from snapshots.folder_hints import not_found
@@ -55,8 +55,8 @@ class VerifyReport:
     __repr__ = fields_repr
 
     def _repr_html_(self) -> str:
-        verdict = "is whole" if self.ok else f"has {len(self.problems)} problems"
-        title = f"snapshot {self.version} {verdict}: {self.files:,} files, {self.bytes:,} bytes"
+        verdict = "is whole" if self.ok else f"has {counted(len(self.problems), 'problem')}"
+        title = f"snapshot {self.version} {verdict}: {counted(self.files, 'file')}, {self.bytes:,} bytes"
         return html_table(title, ("path", "problem"), [(problem.path, problem.what) for problem in self.problems])
 
     @property

@@ -22,6 +22,7 @@ from async_op.dead_letters import letter_value
 from async_op.spark import AsyncPipeline
 from async_op.spark.epoch import delivery
 from keygroups import ConfigError
+from keygroups.events import Event, listen
 from tests.async_op.connectors.tables.targets import Delta
 from tests.postgres_server import postgres_url
 from tests.quick import first_is_quick
@@ -47,9 +48,9 @@ def pipeline(folder: Path) -> AsyncPipeline:
     )
 
 
-def begin(spark: SparkSession, folder: Path, table: str, **options: Any) -> Any:
+def begin(spark: SparkSession, folder: Path, table: str, given: AsyncPipeline | None = None, **options: Any) -> Any:
     stream = spark.readStream.schema("n bigint").parquet(str(folder / "in"))
-    return pipeline(folder).to_table(
+    return (given or pipeline(folder)).to_table(
         stream, table, checkpoint_location=folder / "checkpoint", trigger={"availableNow": True}, **options
     )
 
@@ -100,6 +101,31 @@ def test_refused_rows_become_dead_letters_once_although_the_epoch_comes_again(
 
     assert found_in(server) == [1, 2, 3]
     assert letters_in(tmp_path) == [2, 200, 300]
+
+
+def test_progress_counts_what_the_sink_has_refused(
+    spark: SparkSession, tmp_path: Path, server: str, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed(spark, tmp_path, 1, 200, 300)
+    options = {"format": "postgres", "url": server, "on_error": "skip"}
+
+    def die(*_: Any) -> None:
+        raise RuntimeError("killed before the write")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PostgresSink, "write_rows", die)
+        with pytest.raises(RuntimeError, match="killed before the write"):
+            begin(spark, tmp_path, table, **options).awaitTermination()
+    feed(spark, tmp_path, 2, 400)
+    heard: list[Event] = []
+    stop = listen(heard.append)
+    again = pipeline(tmp_path)
+    begin(spark, tmp_path, table, again, **options).awaitTermination()
+    stop()
+
+    assert found_in(server) == [1, 2]
+    assert sum(epoch.refused for epoch in again.progress()) == 3, "two of the epoch that came again, one of its own"
+    assert sum(event.attributes["refused"] for event in heard if event.name == "epoch") == 3
 
 
 class Letters(Sink[Any]):

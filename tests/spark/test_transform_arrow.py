@@ -190,7 +190,7 @@ def test_an_output_that_does_not_fit_is_named(spark: SparkSession, output: objec
     outputs = AsyncDataStream.ordered_wait(
         spark.range(1), Return(output), output_schema="id bigint not null, twice bigint"
     )
-    with pytest.raises(PythonException, match=f"ElementFailed.*RecordBatch of 1 rows.*OutputMismatch.*{message}"):
+    with pytest.raises(PythonException, match=f"ElementFailed.*RecordBatch of 1 row,.*OutputMismatch.*{message}"):
         outputs.collect()
 
 

@@ -105,6 +105,13 @@ class Delivery:
         """What a sink of this package, and its sink of dead letters, have written."""
         return {} if self._shipped is None else dict(self._shipped.written_epochs)
 
+    def take_refused(self) -> int:
+        """Return how many outputs and dead letters sinks of this package have refused since this was last asked."""
+        if self._shipped is None:
+            return 0
+        refused, self._shipped.refused = self._shipped.refused, 0
+        return refused
+
     def open(self) -> None:
         """Have a sink of this package, and its sink of dead letters, look at their targets."""
         if self._shipped is not None:

@@ -415,6 +415,7 @@ class EpochRunner:
             run_seconds=run_seconds,
             commit_seconds=commit_seconds,
             sink_seconds=sink_seconds,
+            refused=self.delivery.take_refused(),
             watermark=self._times.watermark,
             failed_collections=self.coordinator.failed_collections,
             hosts=self.fleet.hosts,
