@@ -72,7 +72,7 @@ class Coordinator:
         pending: PendingSnapshot,
         parts: Iterable[SubtaskHandle],
         position: SourcePosition | JobPosition,
-        metrics: Mapping[str, int],
+        metrics: Mapping[str, float],
     ) -> Snapshot:
         """Commit the parts of all subtasks with the position of the source: then, and only then, the epoch exists."""
         snapshot = pending.commit(list(parts), source_position=position.to_json(), metrics=dict(metrics))

@@ -7,8 +7,9 @@ from itertools import chain
 
 from async_op.operator.counters import CALLS, LIMITS, Counted, milliseconds
 from snapshots import SubtaskHandle, SubtaskSnapshot
+from snapshots.format.manifest import named_by_unit, spent_by_unit
 
-Counts = dict[str, int]
+Counts = dict[str, float]
 
 _OLDEST = "oldest_call_milliseconds"
 
@@ -40,6 +41,7 @@ def counts_of(rows: int, outputs: int, cuts: Iterable[SubtaskSnapshot], counted:
         "back_pressured_milliseconds": milliseconds(total("back_pressured_seconds")),
         "mails": int(total("mails")),
         "mailbox_wait_milliseconds": milliseconds(total("mailbox_seconds")),
+        **named_by_unit(spent_by_unit(counted)),
     }
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
+
+_Statistics = TypeVar("_Statistics")
 
 Kind = Literal["counter", "gauge", "histogram"]
+
+Labels = Mapping[str, str]
 
 Bucket = tuple[float, int]
 """An upper bound in seconds, and the number of values up to it."""
@@ -61,6 +65,26 @@ class Family:
     def label_names(self) -> tuple[str, ...]:
         """The names of the labels."""
         return tuple(self.samples[0].labels)
+
+
+def family_of(prefix: str, name: str, kind: Kind, text: str, found: Iterable[tuple[Labels, object]]) -> Family:
+    """Return the family of one attribute of statistics; those without a value have no sample."""
+    values = [(labels, getattr(one, name)) for labels, one in found]
+    samples = tuple(Sample(labels, float(value)) for labels, value in values if value is not None)
+    return Family(prefix + name, kind, text, samples)
+
+
+def split_family(
+    name: str,
+    kind: Kind,
+    text: str,
+    label: str,
+    split: Callable[[_Statistics], Mapping[str, float]],
+    found: Iterable[tuple[Labels, _Statistics]],
+) -> Family:
+    """Return the family of a part of statistics that has several values, which a label tells apart."""
+    samples = [Sample({**labels, label: part}, value) for labels, one in found for part, value in split(one).items()]
+    return Family(name, kind, text, tuple(samples))
 
 
 def cumulative(buckets: Iterable[tuple[float, int]], bounds: Iterable[float]) -> tuple[Bucket, ...]:

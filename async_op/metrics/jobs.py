@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, get_args
 
-from async_op.metrics.families import Family, Kind, Sample
-from async_op.statistics import JobState
+from async_op.metrics.families import Family, Kind, Labels, family_of, split_family
+from async_op.metrics.limits import limit_families
+from async_op.statistics import JobState, ResilienceStatistics
 
 _PREFIX = "keygroups_job_"
 
@@ -78,45 +79,40 @@ class JobFigures(Protocol):
         ...
 
     @property
+    def limits(self) -> Mapping[str, ResilienceStatistics]:
+        """For each step with limits, what these have done."""
+        ...
+
+    @property
     def children(self) -> Sequence[ChildFigures]:
         """The child processes."""
         ...
 
 
 def job_families(jobs: Iterable[JobFigures]) -> list[Family]:
-    """Return all metrics of the watched jobs; all counters but `restarts` start from zero with each run or restart."""
-    found = list(jobs)
-    families = [
-        Family(_PREFIX + name, kind, text, _samples(found, name))
-        for kind, texts in _FIELDS.items()
-        for name, text in texts.items()
+    """Return all metrics of the watched jobs.
+
+    All counters but `restarts` start from zero with each run or restart; counters of limits with each rescale, too.
+    """
+    found = [({"job": one.job_id}, one) for one in jobs]
+    children = [({**job, "child": str(child.number)}, child) for job, one in found for child in one.children]
+    limits = [({**job, "step": step}, done) for job, one in found for step, done in one.limits.items()]
+    in_flight = "Elements in a step and on their way."
+    return [
+        *_families_of(_PREFIX, _FIELDS, found),
+        split_family(f"{_PREFIX}in_flight", "gauge", in_flight, "step", lambda one: one.in_flight, found),
+        split_family(f"{_PREFIX}state", "gauge", "1 for the state of the job.", "state", _states, found),
+        *_families_of(f"{_PREFIX}child_", _CHILD_FIELDS, children),
+        *limit_families(_PREFIX, limits),
     ]
-    in_flight = [
-        Sample({"job": one.job_id, "step": step}, count) for one in found for step, count in one.in_flight.items()
-    ]
-    states = [
-        Sample({"job": one.job_id, "state": state}, float(state == one.state))
-        for one in found
-        for state in get_args(JobState)
-    ]
-    families.append(Family(_PREFIX + "in_flight", "gauge", "Elements in a step and on their way.", tuple(in_flight)))
-    families.append(Family(_PREFIX + "state", "gauge", "1 for the state of the job.", tuple(states)))
-    families += [
-        Family(f"{_PREFIX}child_{name}", kind, text, _samples_of_children(found, name))
-        for kind, texts in _CHILD_FIELDS.items()
-        for name, text in texts.items()
-    ]
-    return families
 
 
-def _samples_of_children(jobs: Iterable[JobFigures], name: str) -> tuple[Sample, ...]:
-    return tuple(
-        Sample({"job": one.job_id, "child": str(child.number)}, getattr(child, name))
-        for one in jobs
-        for child in one.children
-    )
+def _families_of(
+    prefix: str, fields: Mapping[Kind, Mapping[str, str]], found: Sequence[tuple[Labels, object]]
+) -> list[Family]:
+    kinds = [(kind, name, text) for kind, texts in fields.items() for name, text in texts.items()]
+    return [family_of(prefix, name, kind, text, found) for kind, name, text in kinds]
 
 
-def _samples(jobs: Iterable[JobFigures], name: str) -> tuple[Sample, ...]:
-    values = ((one.job_id, getattr(one, name)) for one in jobs)
-    return tuple(Sample({"job": job}, value) for job, value in values if value is not None)
+def _states(job: JobFigures) -> dict[str, float]:
+    return {state: float(state == job.state) for state in get_args(JobState)}

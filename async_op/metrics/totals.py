@@ -6,8 +6,10 @@ import threading
 from collections import defaultdict
 
 from async_op.metrics.families import Family, Sample, cumulative
+from async_op.metrics.limits import LIMIT_COUNTERS
 from async_op.statistics import LATENCY_BOUNDS, LatencyHistogram
 from keygroups.events import Event
+from snapshots.format.manifest import spent_by_unit
 
 _NAMES = {
     "snapshot": "Snapshots committed.",
@@ -40,13 +42,26 @@ _SUMS = {
         "run_seconds": "Time that the driver waited for subtasks.",
         "commit_seconds": "Time spent on commits.",
         "sink_seconds": "Time spent in the sink.",
+        "overtime_milliseconds": "Time that tasks waited for calls that the previous epoch had carried over.",
+        "write_milliseconds": "Time that subtasks spent on writing parts.",
+        "state_rows": "Rows of keyed state written.",
+        "state_bytes": "Bytes of keyed state written.",
+        **LIMIT_COUNTERS,
     },
 }
+_SPENT = "What calls have cost."
+
 _LAST = {
     "snapshot": {
         "version": "The newest version.",
         "parallelism": "The number of subtasks.",
         "in_flight": "Elements in flight in the newest snapshot.",
+    },
+    "epoch": {
+        "oldest_call_milliseconds": "For how long the oldest element without a result has been in its operator.",
+        "resident": "Subtasks whose operator lives on in a host.",
+        "empty_reads": "How often in a row a task has waited for rows in vain.",
+        "failed_collections": "How many collections of old versions have failed in a row.",
     },
 }
 
@@ -66,6 +81,7 @@ class EventTotals:
         self._durations: defaultdict[_Key, LatencyHistogram] = defaultdict(LatencyHistogram)
         self._sums: defaultdict[tuple[str, str, str], float] = defaultdict(float)
         self._last: dict[tuple[str, str, str], float] = {}
+        self._spent: defaultdict[tuple[str, str], float] = defaultdict(float)
 
     def add(self, event: Event) -> None:
         """Count an event, except for calls, which operators count themselves."""
@@ -81,11 +97,15 @@ class EventTotals:
                 self._sums[event.name, name, operator] += _number(event, name)
             for name in _LAST.get(event.name, ()):
                 self._last[event.name, name, operator] = _number(event, name)
+            for unit, amount in spent_by_unit([event.attributes]).items():
+                self._spent[operator, unit] += amount
 
     def families(self) -> list[Family]:
         """Return the metrics of all events so far."""
         with self._lock:
-            return [family for event in _NAMES for family in self._families_of(event)]
+            spent = [Sample({"operator": one, "unit": unit}, amount) for (one, unit), amount in self._spent.items()]
+            families = [family for event in _NAMES for family in self._families_of(event)]
+            return [*families, Family("keygroups_epoch_spent", "counter", _SPENT, tuple(spent))]
 
     def _families_of(self, event: str) -> list[Family]:
         prefix = f"keygroups_{event}_"

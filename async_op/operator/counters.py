@@ -6,6 +6,7 @@ from typing import Any
 
 from async_op.operator.assembly import Parts
 from async_op.statistics import OperatorStatistics
+from snapshots.format.manifest import named_by_unit
 
 CALLS = ("calls", "retries", "timeouts", "reinvoked", "reemitted", "skipped", "dead_letters")
 """The counts of calls, which manifests have under the same names."""
@@ -57,9 +58,11 @@ def growing(parts: Parts) -> dict[str, Any]:
 def counted_by(parts: Parts) -> Counted:
     """Return the statistics of an operator that only grow, by name; this looks at no element in flight."""
     limits = None if parts.limits is None else parts.limits.statistics()
-    waited = {} if limits is None else {name: getattr(limits, name) for name in (*LIMITS, "wait_seconds")}
     mailbox = {"mails": parts.mailbox.mails, "mailbox_seconds": parts.mailbox.latency.seconds}
-    return growing(parts) | mailbox | waited
+    counted = growing(parts) | mailbox
+    if limits is None:
+        return counted
+    return counted | {name: getattr(limits, name) for name in (*LIMITS, "wait_seconds")} | named_by_unit(limits.spent)
 
 
 def since(before: Counted, now: Counted) -> Counted:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from async_op.epochs.position import Kind
 from async_op.spark.autoscale import EpochMeasurement, ScalingDecision
 from keygroups.representation import counts_repr, html_facts, set_fields
 from snapshots.format.epoch_under_way import EpochUnderWay
+from snapshots.format.manifest import named_by_unit, spent_by_unit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,8 @@ class EpochMetrics:
         What other threads have had the event loops of operators do, and how long a sample of it has waited.
     cache_hits, cache_misses, shared, rate_limited, circuit_opened, circuit_refused, budget_refused : int
         Counters of the limits in `resilience`, as in `ResilienceStatistics`; 0 without limits.
+    spent : mapping of str to float
+        What calls that have ended have cost, by unit; empty without limits of costs.
     """
 
     rows: int
@@ -86,6 +90,7 @@ class EpochMetrics:
     circuit_opened: int = 0
     circuit_refused: int = 0
     budget_refused: int = 0
+    spent: Mapping[str, float] = field(default_factory=dict)
 
     __repr__ = counts_repr
 
@@ -94,13 +99,27 @@ class EpochMetrics:
         """Return the sums over the subtasks of an epoch."""
         parts = list(parts)
         totals = {
-            one.name: _total_of(one.name)([getattr(part, one.name) for part in parts]) for one in fields(EpochMetrics)
+            one.name: _TOTALS.get(one.name, sum)(getattr(part, one.name) for part in parts)
+            for one in fields(EpochMetrics)
         }
         return EpochMetrics(**totals)
 
+    def stored(self) -> dict[str, float]:
+        """Return the counters under the names that manifests have for them."""
+        numbers = {one.name: getattr(self, one.name) for one in fields(EpochMetrics) if one.name != "spent"}
+        return numbers | named_by_unit(self.spent)
 
-def _total_of(name: str) -> Callable[[list[int]], int]:
-    return max if name in ("oldest_call_milliseconds", "empty_reads") else sum
+
+def _spent_by_all(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    return spent_by_unit(map(named_by_unit, parts))
+
+
+_TOTALS: dict[str, Callable[[Iterable[Any]], Any]] = {
+    "oldest_call_milliseconds": max,
+    "empty_reads": max,
+    "spent": _spent_by_all,
+}
+"""How the counters of subtasks become one; all others are added up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +139,8 @@ class EpochProgress(EpochMetrics):
     run_seconds, commit_seconds, sink_seconds : float
         Time that the driver spent on waiting for the subtasks, on the commit, and in the sink.
     refused : int
-        Outputs and dead letters that the sinks have refused and that were left out, as their `on_error` says. Those of
-        an epoch that came again after a restart are counted with the next epoch.
+        Outputs and dead letters that the sinks have refused, and that were left out, as their `on_error` says. If a
+        restart delivers an epoch again, what is refused then counts with the next epoch.
     watermark : int or None
         The event-time watermark before its rows, in milliseconds.
     failed_collections : int

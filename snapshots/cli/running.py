@@ -139,6 +139,7 @@ class TopReport:
             "outputs_per_second": _rounded(pace.per_second("outputs")),
             "calls_per_second": _rounded(pace.per_second("calls")),
             "counts": pace.counts,
+            "spent": pace.spent,
             "children": [asdict(child) for child in activity.children],
             "subtasks": [_share_json(share) for share in activity.subtasks],
             "recent": [
@@ -205,12 +206,15 @@ class TopReport:
         in_sink = found is not None and found.phase == "sink" and found.epoch == self.activity.newest.version
         return found if found is not None and (in_sink or found.epoch > self.activity.newest.version) else None
 
-    def _rates(self) -> Iterable[tuple[str, int, str]]:
+    def _rates(self) -> Iterable[tuple[str, float, str]]:
         pace = self.activity.pace
         yield "epochs", pace.epochs, _rate(pace.epochs_per_minute, "min")
         for name, count in pace.counts.items():
             if count or (count is not None and name in _ALWAYS_SHOWN):
                 yield name.replace("_", " "), count, _rate(pace.per_second(name), "s")
+        for unit, amount in pace.spent.items():
+            per_minute = 60 * amount / pace.seconds if pace.seconds else None
+            yield f"spent: {unit}", round(amount, 3), _rate(per_minute, "min")
 
     def _children(self) -> Table:
         # Long names have two lines, so that the table fits on a small screen; the next one shows the subtasks.

@@ -107,7 +107,7 @@ class Claim:
         pending: PendingSnapshot,
         handles: Iterable[SubtaskHandle],
         source_position: dict[str, Any] | None,
-        metrics: dict[str, int] | None,
+        metrics: dict[str, float] | None,
     ) -> Snapshot:
         with self._lock:
             try:
@@ -147,7 +147,7 @@ class ClaimedSnapshot(PendingSnapshot):
         handles: Iterable[SubtaskHandle],
         *,
         source_position: dict[str, Any] | None = None,
-        metrics: dict[str, int] | None = None,
+        metrics: dict[str, float] | None = None,
     ) -> Snapshot:
         """Commit the snapshot if the claim still holds.
 

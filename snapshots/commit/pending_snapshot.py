@@ -132,7 +132,7 @@ class PendingSnapshot:
         handles: Iterable[SubtaskHandle],
         *,
         source_position: dict[str, Any] | None = None,
-        metrics: dict[str, int] | None = None,
+        metrics: dict[str, float] | None = None,
     ) -> Snapshot:
         """Commit the snapshot, unless another writer has taken its version.
 
@@ -189,7 +189,7 @@ class PendingSnapshot:
         self,
         steps: tuple[tuple[SubtaskHandle, ...], ...],
         source_position: dict[str, Any] | None,
-        metrics: dict[str, int],
+        metrics: dict[str, float],
     ) -> Manifest:
         """Check that the parts are complete, and return the manifest that names them."""
         parts, firsts = tuple(chain.from_iterable(steps)), [step[0] for step in steps]

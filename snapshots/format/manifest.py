@@ -6,7 +6,7 @@ import base64
 import functools
 import os
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -73,6 +73,29 @@ def manifest_name(version: int) -> str:
         The version is invalid.
     """
     return f"manifests/{version_name(version)}.json"
+
+
+_SPENT = "spent_"
+
+
+def named_by_unit(spent: Mapping[str, float]) -> dict[str, float]:
+    """Return what calls have cost under the names that `metrics` has for it.
+
+    Examples
+    --------
+    >>> named_by_unit({"tokens": 12})
+    {'spent_tokens': 12}
+    """
+    return {f"{_SPENT}{unit}": amount for unit, amount in spent.items()}
+
+
+def spent_by_unit(counted: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Return what calls have cost by unit, according to the counts of several subtasks or epochs."""
+    total: dict[str, float] = {}
+    for name, amount in (item for one in counted for item in one.items() if item[0].startswith(_SPENT)):
+        unit = name.removeprefix(_SPENT)
+        total[unit] = total.get(unit, 0) + amount
+    return total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,7 +340,7 @@ class Manifest:
         What the writer needs to continue its source exactly from here.
     output_schema : str or None
         The schema of its outputs, even if there are none, as the Base64 text of an Arrow IPC schema message.
-    metrics : dict of str to int
+    metrics : dict of str to number
         Counters of the epoch that wrote it.
     operation : {"write", "claim", "repartition", "compact", "rewrite", "bootstrap", "edit", "copy"}
         Why it was committed.
@@ -348,7 +371,7 @@ class Manifest:
     in_flight_count: int
     source_position: dict[str, Any] | None
     output_schema: str | None = None
-    metrics: dict[str, int]
+    metrics: dict[str, float]
     operation: Operation = "write"
     required_features: tuple[str, ...] = ()
     written_by: dict[str, str] = field(default_factory=library_versions)

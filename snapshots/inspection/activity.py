@@ -10,7 +10,7 @@ import numpy as np
 
 from keygroups.ranges import KeyGroupRange
 from keygroups.representation import fields_repr
-from snapshots.format.manifest import Manifest
+from snapshots.format.manifest import Manifest, spent_by_unit
 from snapshots.inspection.estimates import Size, SubtaskShare, shares_of, size_of
 from snapshots.inspection.for_people import seconds_of
 from snapshots.inspection.sizes import skew_of
@@ -99,11 +99,14 @@ class Pace:
         The time that they took, from the version before the first of them to the last; None if there are none.
     counts : dict of str to int or None
         Their counters added up; None if no epoch has a counter of that name.
+    spent : dict of str to float
+        What their calls have cost, by unit; empty without limits of costs.
     """
 
     epochs: int
     seconds: float | None
     counts: dict[str, int | None]
+    spent: dict[str, float] = field(default_factory=dict)
 
     __repr__ = fields_repr
 
@@ -116,6 +119,7 @@ class Pace:
             epochs=len(epochs),
             seconds=_between(run[-1], run[0]) if epochs else None,
             counts={name: _sum(epochs, name) for name in COUNTED},
+            spent=spent_by_unit(epoch.metrics for epoch in epochs),
         )
 
     @property

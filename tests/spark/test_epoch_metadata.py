@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pyarrow as pa
 import pytest
@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 
 from async_op import AsyncFunction
 from async_op.epochs.position import EpochTimes, SourcePosition, StoredKey
-from async_op.spark import EpochMetrics
+from async_op.metrics.totals import EventTotals
+from async_op.spark import EpochMetrics, EpochProgress
 from async_op.spark.epoch.inputs import MicroBatch
 from keygroups import ValueState
 from snapshots.inspection.activity import COUNTED
@@ -112,6 +113,21 @@ def test_the_oldest_call_of_an_epoch_is_that_of_any_subtask() -> None:
     assert EpochMetrics.total(parts).oldest_call_milliseconds == 70
 
 
+def test_what_calls_have_cost_is_added_up_by_unit() -> None:
+    counted = dict.fromkeys(COUNTERS, 0)
+    parts = [EpochMetrics(**counted, spent=spent) for spent in ({"tokens": 3, "cents": 0.5}, {}, {"tokens": 4})]
+    total = EpochMetrics.total(parts)
+    assert total.spent == {"tokens": 7, "cents": 0.5}
+    assert {"spent_tokens": 7, "spent_cents": 0.5}.items() <= total.stored().items()
+
+
+def test_each_number_of_an_epoch_is_a_metric() -> None:
+    numbers = {name for name, kind in get_type_hints(EpochProgress).items() if kind in {int, float}}
+    families = {family.name for family in EventTotals().families()}
+    missing = {name for name in numbers if f"keygroups_epoch_{name}" not in families}
+    assert missing == {"epoch", "in_flight", "parallelism", "work_milliseconds"}, "the first three are the snapshot's"
+
+
 def test_a_terminal_view_reads_what_epochs_count() -> None:
     assert {*COUNTED, "resident", "oldest_call_milliseconds"} <= {one.name for one in fields(EpochMetrics)}
 
@@ -125,7 +141,7 @@ def test_a_manifest_has_what_manifests_always_had(spark: SparkSession, tmp_path:
     assert snapshot is not None
     position, metrics = snapshot.source_position, snapshot.manifest.metrics
     assert position is not None
-    assert metrics.keys() == {one.name for one in fields(EpochMetrics)} >= set(COUNTERS)
+    assert metrics.keys() == {one.name for one in fields(EpochMetrics)} - {"spent"} >= set(COUNTERS)
     assert {name: getattr(progress, name) for name in metrics} == metrics
     assert (metrics["rows"], metrics["outputs"], metrics["calls"]) == (10, 10, 10)
     assert position == {

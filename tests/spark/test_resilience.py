@@ -25,6 +25,8 @@ from async_op import (
 )
 from async_op.spark import AsyncPipeline
 from keygroups import ConfigError, ValueState
+from keygroups.events import Event, listen
+from snapshots import SnapshotStore
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -109,7 +111,9 @@ def test_a_pipeline_shares_its_rate_between_subtasks(spark: SparkSession, tmp_pa
 def test_a_budget_counts_over_subtasks_and_restarts(spark: SparkSession, tmp_path: Path) -> None:
     function = Ask(tmp_path / "calls")
     budget = Budget(20, "calls_made", cost=lambda row: 1)
-    refused = 0
+    refused, spent = 0, 0.0
+    heard: list[Event] = []
+    stop = listen(heard.append)
     for start, parallelism in ((0, 1), (8, 4)):
         spark.range(start, start + 8 + start * 4, 1, 1).write.mode("append").parquet(str(tmp_path / "in"))
         stream = spark.readStream.schema("id bigint").parquet(str(tmp_path / "in"))
@@ -130,9 +134,14 @@ def test_a_budget_counts_over_subtasks_and_restarts(spark: SparkSession, tmp_pat
         )
         query.awaitTermination()
         refused += sum(epoch.budget_refused for epoch in pipeline.progress())
+        spent += sum(epoch.spent["calls_made"] for epoch in pipeline.progress())
+    stop()
 
     assert len(function.calls) == 20
-    assert refused == 28
+    assert (refused, spent) == (28, 20)
+    assert sum(event.attributes["spent_calls_made"] for event in heard if event.name == "epoch") == 20
+    store = SnapshotStore(tmp_path / "snapshots", "ask")
+    assert sum(store.load(version).manifest.metrics.get("spent_calls_made", 0) for version in store.versions()) == 20
 
 
 @pytest.mark.thorough

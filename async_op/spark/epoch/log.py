@@ -21,14 +21,15 @@ from keygroups.events import Event, publish
 from keygroups.ttl import wall_time
 from snapshots import SnapshotStore
 from snapshots.format.epoch_under_way import EpochUnderWay, Phase, note_under_way
+from snapshots.format.manifest import named_by_unit
 
 _log = logging.getLogger(__package__)
 
 _PROGRESS_MAX = 1000
 """How many epochs are remembered."""
 
-_NO_NUMBERS = frozenset({"scaling", "hosts"})
-"""Fields that events of epochs leave out."""
+_NO_NUMBERS = frozenset({"scaling", "hosts", "spent"})
+"""Fields that are no attributes of events; what calls have cost is one for each unit."""
 
 _LOOK_SECONDS = 3.0
 """Time between two looks. Most epochs end before the first one, so hosts are not asked and nothing is written."""
@@ -76,7 +77,7 @@ class EpochLog:
         self._tell_of_flight(progress)
         fields = asdict(progress)
         numbers = {name: value for name, value in fields.items() if name not in _NO_NUMBERS}
-        found = {"operator_id": self._operator_id, **numbers}
+        found = {"operator_id": self._operator_id, **numbers, **named_by_unit(progress.spent)}
         publish(Event("epoch", progress.seconds, found))
         _log.info("epoch of %s: %s", self._operator_id, json.dumps(fields), extra={"event": "epoch", **found})
         return decided

@@ -438,7 +438,7 @@ class EpochRunner:
             times=self._times.after([report.times for report in reports], self._watermark_delay_milliseconds),
             written=self.delivery.written_epochs,
         )
-        return self.coordinator.commit(pending, [report.handle for report in reports], position, asdict(metrics))
+        return self.coordinator.commit(pending, [report.handle for report in reports], position, metrics.stored())
 
 
 class _Pauses:

@@ -31,6 +31,7 @@ from keygroups.errors import KeyGroupsError
 from keygroups.spark.partitions import PartitionFunction, flusher
 from snapshots import PendingSnapshot
 from snapshots.filesystem import Folder
+from snapshots.format.manifest import spent_by_unit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +163,7 @@ def _report(ran: Ran, rows: EpochRows, waits: Waits) -> SubtaskReport:
         empty_reads=waits.longest[WaitSituation.SOURCE],
         mails=int(counted["mails"]),
         mailbox_wait_milliseconds=milliseconds(counted["mailbox_seconds"]),
+        spent=spent_by_unit([counted]),
     )
     times = SubtaskTimes(rows.event_time, written.next_timer, written.next_event_timer)
     return SubtaskReport(ran.part, ran.address, metrics, times, ran.fallback)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from async_op import (
     Step,
 )
 from async_op.testing import run
+from snapshots import SnapshotStore
 from tests.async_op.job.kit import Epochs, Log, Watched, new_job, running, same
 
 
@@ -180,6 +182,18 @@ class TestSubtasksWithoutInput:
 
         assert run(rescale()) == [0, 1, 1]
         assert "1 of 3 subtasks of step same" in warnings_in(caplog)[0]
+
+
+def test_snapshots_say_what_calls_have_cost() -> None:
+    budget = Budget(50, "calls", cost=lambda _: 1)
+    limits = Resilience(budget=budget, rate_limit=RateLimit(10_000, unit="tokens", cost=lambda _: 0.5))
+    place = f"memory://{uuid.uuid4().hex}"
+    steps = [Step(same, name="ask", resilience=limits)]
+    run(new_job(list(range(30)), steps, Epochs(), parallelism=2, snapshots=place).run())
+    store = SnapshotStore(place, "job")
+    metrics = [store.load(version).manifest.metrics for version in store.versions()]
+    assert sum(one.get("spent_calls", 0) for one in metrics) == 30
+    assert sum(one.get("spent_tokens", 0) for one in metrics) == 15
 
 
 def test_progress_says_what_is_left_of_budgets_and_who_waits() -> None:

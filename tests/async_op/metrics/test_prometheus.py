@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from async_op import AsyncWaitOperator
+from async_op import AsyncWaitOperator, Budget, CircuitBreaker, RateLimit, Resilience, Step
 from async_op.metrics.prometheus import PrometheusMetrics
 from tests.async_op.job.kit import Epochs, Gated, Log, new_job, running
 from tests.async_op.metrics.kit import CALLS, Echo, run_everything
@@ -122,6 +122,23 @@ async def test_a_job_is_watched_from_before_its_start_until_after_its_end(metric
         assert seen[f"keygroups_job_{name}"] == [({"job": "job"}, value)]
     stop()
     assert "keygroups_job" not in text_of(metrics)
+
+
+async def test_the_limits_of_a_job_are_told_for_each_step(metrics: PrometheusMetrics) -> None:
+    budget = Budget(10, "calls", cost=lambda _: 1)
+    limits = Resilience(budget=budget, rate_limit=RateLimit(1000.0), circuit_breaker=CircuitBreaker())
+    job = new_job(Log([1, 2, 3]), Step(function := Gated(), name="ask", resilience=limits), sink := Epochs())
+    metrics.watches.add_job(job)
+    async with running(job):
+        function.gate.set()
+        await sink.have(3)
+        seen = values_of(await asyncio.to_thread(text_of, metrics))
+
+    place = {"job": "job", "step": "ask"}
+    assert seen["keygroups_job_spent_total"] == [({**place, "unit": "calls"}, 3)]
+    assert seen["keygroups_job_budget_left"] == [({**place, "unit": "calls"}, 7)]
+    assert seen["keygroups_job_budget_refused_total"] == [(place, 0)]
+    assert [labels["state"] for labels, value in seen["keygroups_job_circuit"] if value] == ["closed"]
 
 
 def states_of(seen: dict[str, list[tuple[dict[str, str], float]]]) -> list[str]:

@@ -125,9 +125,23 @@ def test_top_tells_what_a_pipeline_does(cli: Cli, store: SnapshotStore) -> None:
         "rows_per_second": 10.0,
         "outputs_per_second": 9.5,
         "calls_per_second": 10.375,
+        "spent": {},
     }
     assert report["in_flight_skew"] >= 1
     assert report["state_skew"] >= 1
+
+
+def test_top_tells_what_calls_have_cost(cli: Cli, store: SnapshotStore, time: Time) -> None:
+    for _ in range(2):
+        time.seconds += 4
+        commit_epoch(store, 10, 2, spent_tokens=1200, spent_dollars=0.25)
+
+    assert cli("top", store.uri, "--once", "--json").json["spent"] == {"tokens": 2400, "dollars": 0.5}
+    lines = lines_of(cli("top", store.uri, "--once").out)
+    assert [line for line in lines if line.startswith("spent")] == [
+        "spent: dollars 0.5 1.8/min",
+        "spent: tokens 2,400 8,470.6/min",
+    ]
 
 
 def lines_of(text: str) -> list[str]:
