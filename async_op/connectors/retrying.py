@@ -97,8 +97,7 @@ class Attempts:
         if not (may_pass or (named is not None and is_meant("retry_on", named, error))):
             add_note(error, f"{self._what} raised this")
             raise error
-        # A proxy answers with a page of HTML, and clients quote it.
-        reason = f"{type(error).__name__}: {text_of(error)}".partition("\n")[0]
+        reason = _reason_of(error)
         delay = None if policy is None or is_last else self._delay(policy, seconds_asked(error))
         if delay is None:
             raise self.unavailable(reason) from error
@@ -113,6 +112,18 @@ class Attempts:
     def unavailable(self, reason: str) -> Exception:
         """Return the error that ends the attempts."""
         return ConnectorUnavailable(self._what, self.failed, reason)
+
+
+def _reason_of(error: Exception) -> str:
+    """Return what an error says, on one line: of most errors the first, because clients quote a proxy's page of HTML.
+
+    The clients of object stores in deltalake and Arrow name the storage in the first line, and the cause in the last.
+    """
+    from snapshots.filesystem import reason_of  # loads fsspec
+
+    is_of_storage = isinstance(error, OSError) and error.errno is None
+    said = reason_of(error) if is_of_storage else text_of(error).partition("\n")[0]
+    return f"{type(error).__name__}: {said}"
 
 
 async def retried(policy: RetryPolicy | None, what: str, action: Callable[[], Awaitable[_T]]) -> _T:

@@ -48,6 +48,7 @@ _VIOLATION = "Invalid data found"
 
 _CONSTRAINT = "delta.constraints."
 _INVARIANTS = "delta.invariants"
+_GENERATED = "delta.generationExpression"
 
 
 class DeltaSink(TableSink):
@@ -126,6 +127,8 @@ class DeltaSink(TableSink):
             try:
                 self._append(table, rows, epoch)
             except CommitFailedError as error:
+                if not _has_moved(table):
+                    raise  # the table has a feature that deltalake lacks, for instance
                 failure = error
                 continue
             except Exception as error:
@@ -159,7 +162,7 @@ class DeltaSink(TableSink):
 
     def _refused_rows(self, table: DeltaTable, rows: SinkRows) -> list[UnwritableValue]:
         with _constraint_check(table) as check_constraints:
-            return rows.refused(pa.schema(table.schema().to_arrow()), self._check_of(table), check_constraints)
+            return rows.refused(_columns_for(rows, table), self._check_of(table), check_constraints)
 
     def _check_of(self, table: DeltaTable) -> Check:
         return partition_check(table.metadata().partition_columns, _reason_against)
@@ -171,7 +174,7 @@ class DeltaSink(TableSink):
     def _append(self, table: DeltaTable, rows: SinkRows, epoch: int) -> None:
         from deltalake import Transaction, write_deltalake
 
-        reader = rows.reader(pa.schema(table.schema().to_arrow()), self._check_of(table))
+        reader = rows.reader(_columns_for(rows, table), self._check_of(table))
         notes = [Transaction(self.name, epoch)]
         if self.lineage:
             notes.append(Transaction(self._lineage_note, epoch))
@@ -207,6 +210,28 @@ class DeltaSink(TableSink):
             return DeltaTable(self._table, storage_options=self._storage_options)
 
 
+def _has_moved(table: DeltaTable) -> bool:
+    """Return whether another writer has committed since a table was opened."""
+    version = table.version()
+    table.update_incremental()
+    return table.version() != version
+
+
+def _columns_for(rows: SinkRows, table: DeltaTable) -> pa.Schema:
+    """Return the columns to write: deltalake computes a generated one, unless it is there, if only with nulls."""
+    schema = pa.schema(table.schema().to_arrow())
+    generated = _with_metadata(table, _GENERATED)
+    if not generated:
+        return schema
+    computed = generated.keys() - set(rows.names())
+    return pa.schema([field for field in schema if field.name not in computed])
+
+
+def _with_metadata(table: DeltaTable, key: str) -> dict[str, Any]:
+    """Return what some columns of a table have under a key of their metadata, by the names of the columns."""
+    return {field.name: field.metadata[key] for field in table.schema().fields if key in field.metadata}
+
+
 def _reason_against(value: Any) -> str | None:
     """Return why a partition column does not keep a value: by Delta's protocol, or because of deltalake 1.6."""
     match value:
@@ -232,12 +257,12 @@ def _constraint_check(table: DeltaTable) -> Iterator[Check]:
     constraints = {
         name.removeprefix(_CONSTRAINT): rule for name, rule in configured.items() if name.startswith(_CONSTRAINT)
     }
-    columns = [field.name for field in table.schema().fields if _INVARIANTS in field.metadata]
-    if not constraints and not columns:
+    rules = [f"{name}: {rule}" for name, rule in constraints.items()]
+    rules += [f"an invariant of {name}" for name in _with_metadata(table, _INVARIANTS)]
+    rules += [f"{name} is generated as {rule}" for name, rule in _with_metadata(table, _GENERATED).items()]
+    if not rules:
         yield lambda batch: None
         return
-    rules = [f"{name}: {rule}" for name, rule in constraints.items()]
-    rules += [f"an invariant of {name}" for name in columns]
     with temporary_directory("delta") as folder:
         copy = _empty_copy(table, str(folder), constraints)
         yield lambda batch: _try(copy, batch, f"it violates a constraint of the table ({', '.join(rules)})")

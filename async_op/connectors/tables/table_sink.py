@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import traceback
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, TypeVar
@@ -180,7 +181,7 @@ class TableSink(ShippedSink):
         if type(error) is OSError and error.errno is None and is_refusal(error):
             return reason_of(error)
         # The other lines of its text quote rows.
-        is_of_library = type(error).__module__.partition(".")[0] in self._libraries
+        is_of_library = not {type(error).__module__.partition(".")[0], _raised_by(error)}.isdisjoint(self._libraries)
         return described(error).partition("\n")[0] if is_of_library else None
 
     @abstractmethod
@@ -209,6 +210,13 @@ class TableSink(ShippedSink):
     @abstractmethod
     def _columns_of_table(self, schema: pa.Schema) -> list[str]:
         """Return the names of the table's columns; a table that does not exist is made with the schema if possible."""
+
+
+def _raised_by(error: Exception) -> str | None:
+    """Return the package whose code has raised an error: pyiceberg raises a ValueError for a table of ORC files."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    name: str = frames[-1].f_globals.get("__name__", "") if frames else ""
+    return name.partition(".")[0] or None
 
 
 def table_schema(schema: pa.Schema, target: str, *, has_times: bool) -> pa.Schema:

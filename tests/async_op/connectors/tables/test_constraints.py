@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,12 @@ import deltalake
 import pyarrow as pa
 import pytest
 from deltalake.exceptions import DeltaError
+from deltalake.schema import PrimitiveType
 
 from async_op.connectors import SinkRefused, UnwritableValue
 from tests.async_op.connectors.tables.targets import Delta
 from tests.async_op.connectors.tables.test_gone import letter_value
-from tests.async_op.job.kit import Epochs, new_job
+from tests.async_op.job.kit import Epochs, new_job, same
 
 
 def constrained(folder: Path, **rules: str) -> Delta:
@@ -69,6 +71,39 @@ async def test_a_row_for_which_a_constraint_cannot_be_evaluated_is_the_one_that_
     await sink.write(rows[:1], 1)
     await sink.close()
     assert target.numbers() == [1]
+
+
+def generating(folder: Path) -> Delta:
+    """Return a target whose table computes `name` from `n`, and is partitioned by it."""
+    target = Delta(folder)
+    rule = {"delta.generationExpression": "cast(n * 2 as string)"}
+    fields = [
+        deltalake.Field("n", PrimitiveType("long")),
+        deltalake.Field("name", PrimitiveType("string"), metadata=rule),
+    ]
+    deltalake.DeltaTable.create(target.arguments[0], deltalake.Schema(fields), partition_by=["name"])
+    return target
+
+
+async def test_a_generated_column_is_computed_by_the_table_if_no_row_has_it(tmp_path: Path) -> None:
+    target = generating(tmp_path)
+    sink = target.sink()
+    await sink.write([{"n": 1}, {"n": 2}], 1)
+    await sink.write([{"n": 3, "name": "6"}], 2)
+    await sink.close()
+    assert sorted(target.rows(), key=itemgetter("n")) == [
+        {"n": 1, "name": "2"},
+        {"n": 2, "name": "4"},
+        {"n": 3, "name": "6"},
+    ]
+
+
+async def test_a_row_with_another_value_than_the_generated_one_is_refused_alone(tmp_path: Path) -> None:
+    target = generating(tmp_path)
+    target.keywords = {"on_error": "skip"}
+    job = new_job([{"n": 1, "name": "2"}, {"n": 2, "name": "5"}, {"n": 3}], same, target.sink())
+    await job.run()
+    assert (target.rows(), job.progress().refused) == ([{"n": 1, "name": "2"}], 2)
 
 
 async def test_a_full_temporary_disk_is_the_fault_of_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

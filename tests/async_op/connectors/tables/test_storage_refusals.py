@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from async_op.connectors import DeltaSink, IcebergSink, SinkRefused
+from async_op.connectors import DeltaSink, IcebergSink, SinkRefused, SinkUnavailable
 from async_op.connectors.epoch_rows import OutputRows
 from async_op.connectors.tables.table_sink import TableSink
 from keygroups import ConfigError
 from snapshots import StorageUnavailable
+from tests.async_op.job.kit import new_job, same
 from tests.loopback import serving
 from tests.quick import first_is_quick
 from tests.s3_server import KEY, SECRET, S3Server
@@ -156,3 +157,9 @@ def test_a_catalog_that_pyiceberg_cannot_write_to_is_named() -> None:
     )
     with pytest.raises(SinkRefused, match="pyiceberg's NoopCatalog cannot do that"):
         sink.check_target()
+
+
+async def test_the_error_about_a_storage_that_is_away_names_the_cause() -> None:
+    sink = DeltaSink("s3://bucket/t", "job", storage_options={**DELTAS, "aws_endpoint_url": AWAY}, retry=None)
+    with pytest.raises(SinkUnavailable, match="Generic S3 error.*[Cc]onnect"):
+        await new_job([{"n": 1}], same, sink).run()
