@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from os import PathLike
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 
@@ -55,6 +56,12 @@ _DIGITS_MAX = 20
 _OPEN_FILES_MAX = 64
 """How many files are read side by side; the others wait for their turn, so that handles do not run out."""
 
+_LEFT_OUT = (
+    "the folders of %s look like fields of its records (%s), which are left out: pass hive_partitioning=True for "
+    "records with these fields, or False for no warning"
+)
+_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+
 _NO_VALUE = (ValueError, KeyError, OverflowError, pa.ArrowException, KeyGroupsError)
 
 
@@ -89,6 +96,10 @@ class FileSource(Source[Any]):
     poll_interval : float or timedelta
         Seconds between two listings of an unbounded source. One listing serves all files, however many they are. If
         it takes long, it comes less often.
+    hive_partitioning : bool, optional
+        Whether folders with names such as ``day=2024-01-31``, which Spark writes with `partitionBy`, give each record a
+        field with that name and the value as text. A field of the record itself has precedence. If you do not say, the
+        fields are left out, and the log has a warning.
     max_record_bytes : int
         The most bytes of a line, or of a CSV record.
     on_error : {"fail", "skip", "dead_letter"}
@@ -133,6 +144,7 @@ class FileSource(Source[Any]):
         bounded: bool = True,
         timestamp: str | None = None,
         poll_interval: Duration = 1.0,
+        hive_partitioning: bool | None = None,
         max_record_bytes: int = 16 * 1024 * 1024,
         on_error: OnError = "fail",
         on_replaced: str = "fail",
@@ -153,6 +165,11 @@ class FileSource(Source[Any]):
         check_instance("timestamp", timestamp, (str, type(None)), reason=reason)
         self._timestamp = timestamp
         self.look_interval: float = check_positive_duration("poll_interval", poll_interval)
+        if hive_partitioning is not None:
+            check_flag("hive_partitioning", hive_partitioning)
+        if hive_partitioning and format == "lines":
+            raise ConfigError("hive_partitioning", hive_partitioning, "lines have no fields: leave it out")
+        self._hive_partitioning = hive_partitioning
         self._limit = check_integer("max_record_bytes", max_record_bytes, 1, reason="a record has at least one byte")
         check_on_error(on_error)
         check_choice("on_replaced", on_replaced, ("fail", "read"))
@@ -165,6 +182,7 @@ class FileSource(Source[Any]):
         self._gone: set[str] = set()
         self._files: FileAccess | None = None
         self._has_listed = False
+        self._has_told_of_folders = False
 
     def __repr__(self) -> str:
         return representation(self, {"glob": redacted(self._pattern), "format": self._format})
@@ -228,13 +246,14 @@ class FileSource(Source[Any]):
         while (name := one.name) is not None:  # which changes where the content moves
             seen = self._changes.stamp(name)
             if not _is_done(one, seen):
+                fields = self._fields_of_folders(name)
                 begun = self._blocks(files, name, one.identity, seen, position)
                 try:
                     async with self._turns, aclosing(_pulled(files, begun)) as blocks:
                         async for block, identity in blocks:
                             one.identity = replace(identity, path=one.name or name)
                             if block:
-                                items = self._items(block, name, position)
+                                items = self._items(_with_fields(block, fields, name, position), name, position)
                                 position = _end_of(block)
                                 yield items
                             yield Reached(position, one.identity.stored())
@@ -250,6 +269,16 @@ class FileSource(Source[Any]):
                 self._check_read_to_the_end(seen, name, position)
                 break
         self._gone.add(partition)
+
+    def _fields_of_folders(self, name: str) -> dict[str, str | None]:
+        """Return what the folders of a file add to its records; warn once if that is left out."""
+        fields = {} if self._format == "lines" or self._hive_partitioning is False else fields_of_folders(name)
+        if self._hive_partitioning or not fields:
+            return fields
+        if not self._has_told_of_folders:
+            self._has_told_of_folders = True
+            _log.warning(_LEFT_OUT, redacted(name), ", ".join(fields))
+        return {}
 
     def _check_lost(self, error: Exception, one: FilePartition, name: str, seen: Stamp | None, position: int) -> None:
         """Raise what it means that the content of a partition is nowhere, unless nothing of it is lost."""
@@ -349,6 +378,40 @@ async def _pulled(
             yield block
     finally:
         files.submit(blocks.close)
+
+
+def fields_of_folders(path: str) -> dict[str, str | None]:
+    """Return the fields that the names of folders in a path stand for, as Hive, Spark, Arrow and DuckDB write them.
+
+    Examples
+    --------
+    >>> fields_of_folders("/data/day=2024-01-31/city=S%C3%A3o Paulo/part-0.parquet")
+    {'day': '2024-01-31', 'city': 'São Paulo'}
+    """
+    pairs = [folder.partition("=") for folder in path.split("/")[:-1]]
+    return {
+        unquote(name): None if value == _HIVE_NULL else unquote(value) for name, sign, value in pairs if name and sign
+    }
+
+
+def _with_fields(block: Block, fields: dict[str, str | None], name: str, start: int) -> Block:
+    """Return records with the fields that their folders add."""
+    if not fields:
+        return block
+    found: Block = []
+    for item in block:
+        if isinstance(item, Undecodable):
+            found.append(item)
+            start = item.position
+            continue
+        value, timestamp, end = item
+        if isinstance(value, dict):
+            found.append(({**fields, **value}, timestamp, end))
+        else:
+            reason = f"it is no object, which could have the fields of its folders: {', '.join(fields)}"
+            found.append(Undecodable(value, end, MalformedRecord(name, start, reason)))
+        start = end
+    return found
 
 
 def _end_of(block: Block) -> Any:
