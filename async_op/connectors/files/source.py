@@ -61,6 +61,9 @@ _LEFT_OUT = (
     "records with these fields, or False for no warning"
 )
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+_SPARK = b"org.apache.spark.version"
+"""What files have in their metadata that Spark has written."""
+_INT96 = "INT96"
 
 _NO_VALUE = (ValueError, KeyError, OverflowError, pa.ArrowException, KeyGroupsError)
 
@@ -121,6 +124,8 @@ class FileSource(Source[Any]):
 
     Notes
     -----
+    A timestamp of Spark is an instant in UTC. The same form in a file of another writer, INT96, has no zone.
+
     Undecodable records are `MalformedRecord`, `RecordTooLong` or `BrokenFile`. Reading raises `FileReplaced`,
     `FileShrank` if a file ends before the position that was read, and `FileVanished` if one is removed before it was
     read to its end. A file that is removed later ends its partition; if it comes back, the rest is read. If no file
@@ -461,6 +466,9 @@ def parquet_blocks(file: Any, path: str, position: int, *, grows: bool) -> Itera
 
     try:
         opened = parquet.ParquetFile(file)
+        zoned = _zoned_by_spark(opened)
+        if zoned is not None:
+            opened = parquet.ParquetFile(file, metadata=opened.metadata, coerce_int96_timestamp_unit="us")
     except pa.ArrowInvalid as error:
         if grows:
             raise Incomplete from error
@@ -472,14 +480,42 @@ def parquet_blocks(file: Any, path: str, position: int, *, grows: bool) -> Itera
         if opened.metadata.num_rows < position:
             raise FileShrank(path, position)
         try:
-            yield from _rows_from(opened, path, position)
+            yield from _rows_from(opened, path, position, zoned)
         except (OSError, pa.ArrowException) as error:
             if getattr(error, "errno", None) or type(error) not in (OSError, pa.ArrowInvalid, pa.ArrowException):
                 raise  # the storage's own
             raise Damaged(str(error)) from error
 
 
-def _rows_from(opened: Any, path: str, position: int) -> Iterator[Block]:
+def _zoned_by_spark(opened: Any) -> pa.Schema | None:
+    """Return the schema of a file with times of Spark, whose form is INT96 by default; None for any other file.
+
+    Arrow reads INT96 as nanoseconds without a zone, because some writers store local times. Spark stores microseconds
+    of UTC, also in years that nanoseconds do not reach.
+    """
+    physical = [opened.schema.column(number).physical_type for number in range(len(opened.schema))]
+    if _SPARK not in (opened.metadata.metadata or {}) or _INT96 not in physical:
+        return None
+    leaves = iter(physical)
+    return pa.schema([field.with_type(_zoned(field.type, leaves)) for field in opened.schema_arrow])
+
+
+def _zoned(kind: pa.DataType, leaves: Iterator[str]) -> pa.DataType:
+    """Return a type with a zone for each time of Spark in it; `leaves` are the forms of its leaves, in their order."""
+
+    def within(field: pa.Field) -> pa.Field:
+        return field.with_type(_zoned(field.type, leaves))
+
+    if pa.types.is_struct(kind):
+        return pa.struct([within(kind.field(number)) for number in range(kind.num_fields)])
+    if pa.types.is_map(kind):
+        return pa.map_(within(kind.key_field), within(kind.item_field))
+    if pa.types.is_list(kind):
+        return pa.list_(within(kind.value_field))
+    return pa.timestamp("us", "UTC") if next(leaves) == _INT96 else kind
+
+
+def _rows_from(opened: Any, path: str, position: int, zoned: pa.Schema | None) -> Iterator[Block]:
     first_row = 0
     for number in range(opened.metadata.num_row_groups):
         group = opened.metadata.row_group(number)
@@ -487,12 +523,18 @@ def _rows_from(opened: Any, path: str, position: int) -> Iterator[Block]:
         if position < end:
             row = first_row
             rows = max(1, min(ROWS_AT_ONCE, group.num_rows * BYTES_AT_ONCE // max(group.total_byte_size, 1)))
-            for batch in opened.iter_batches(rows, row_groups=[number]):
+            for read in opened.iter_batches(rows, row_groups=[number]):
+                batch = read if zoned is None else _cast(read, zoned)
                 rest = batch.slice(max(position - row, 0))
                 row += batch.num_rows
                 if rest.num_rows:
                     yield _block(rest, path, row - rest.num_rows)
         first_row = end
+
+
+def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    columns = zip(batch.columns, schema.types, strict=True)
+    return pa.RecordBatch.from_arrays([column.cast(kind) for column, kind in columns], schema=schema)
 
 
 def _block(batch: pa.RecordBatch, path: str, first: int) -> Block:

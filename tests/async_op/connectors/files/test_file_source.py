@@ -14,7 +14,7 @@ import pickle
 import sys
 from collections.abc import Iterable
 from contextlib import aclosing, asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -696,3 +696,46 @@ async def test_a_time_zone_of_parquet_that_is_not_known_here_is_named(tmp_path: 
         assert "'at'" in items[0].error.reason
         assert "Mars/Base" in items[0].error.reason
         assert items[0].raw == {"at": 7}
+
+
+TIMES = [datetime(year, 1, 2, 3, 4, 5, 123456) for year in (1971, 2024, 2200)]
+
+
+def with_times(path: Path, *, by_spark: bool) -> list[dict[str, Any]]:
+    """Write times as Spark does by default: INT96, and no schema of Arrow in the file."""
+    time = pa.timestamp("us")
+    kinds = {"at": time, "all": pa.list_(time), "map": pa.map_(pa.string(), time), "ntz": time, "n": pa.int64()}
+    kinds["row"] = pa.struct([("n", pa.int64()), ("at", time), ("list", pa.list_(pa.struct([("at", time)])))])
+    rows = [
+        {"at": at, "all": [at, None], "map": {"a": at}, "n": n, "row": {"n": n, "at": at, "list": [{"at": at}]}}
+        for n, at in enumerate(TIMES)
+    ]
+    table = pa.Table.from_pylist(rows, pa.schema(list(kinds.items())))
+    with parquet.ParquetWriter(path, table.schema, use_deprecated_int96_timestamps=True, store_schema=False) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({"org.apache.spark.version": "4.1.0"} if by_spark else {"writer": "another"})
+    return rows
+
+
+async def test_times_that_spark_has_written_are_instants(tmp_path: Path) -> None:
+    rows = with_times(path := tmp_path / "times.parquet", by_spark=True)
+
+    def zoned(value: Any) -> Any:
+        if isinstance(value, datetime):
+            return value.replace(tzinfo=UTC)
+        if isinstance(value, list):
+            return [zoned(one) for one in value]
+        return {name: zoned(one) for name, one in value.items()} if isinstance(value, dict) else value
+
+    async with opened(path, format="parquet", timestamp="at") as source:
+        items = await items_of(source, str(path))
+    assert [value for value, _, _ in items] == [zoned(row) | {"ntz": None} for row in rows]
+    assert [timestamp for _, timestamp, _ in items] == [
+        (at - datetime(1970, 1, 1)) // timedelta(milliseconds=1) for at in TIMES
+    ]
+
+
+async def test_times_in_the_same_form_of_another_writer_have_no_zone(tmp_path: Path) -> None:
+    rows = with_times(path := tmp_path / "times.parquet", by_spark=False)
+    async with opened(path, format="parquet") as source:
+        assert await values_of(source, str(path)) == [row | {"ntz": None} for row in rows]
