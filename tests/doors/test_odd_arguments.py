@@ -127,7 +127,7 @@ DOORS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (
         connectors.FileSource,
         {"glob": "*.json", "format": "json", "bounded": True, "timestamp": None, "poll_interval": 1.0}
-        | {"hive_partitioning": None}
+        | {"hive_partitioning": None, "delimiter": ",", "columns": None}
         | {"max_record_bytes": 100, "on_error": "fail", "on_replaced": "fail", "retry": None, "storage_options": None},
     ),
     (connectors.DeltaSink, _SINK | {"table": "t", "name": "odd", "schema": None, "storage_options": None}),

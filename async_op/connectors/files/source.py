@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import datetime
@@ -87,9 +87,13 @@ class FileSource(Source[Any]):
         A path or an fsspec URI with the wildcards ``*``, ``?`` and ``[…]``, and ``**`` between slashes for folders at
         any depth. A web server must say how long a file is, and answer requests for a part of it.
     format : {"json", "csv", "parquet", "lines"}
-        JSON with one value in each line; CSV with a header, whose records are dicts of text, read as Python's csv
-        module reads them; Parquet; or lines, each of them a str without its end. Text is UTF-8. Names that end in
-        ``.gz``, ``.bz2`` or ``.zst``, in any case, are decompressed, except for Parquet.
+        JSON with one value in each line; CSV with a header or `columns`, whose records are dicts of text, read as
+        Python's csv module reads them; Parquet; or lines, each of them a str without its end. Text is UTF-8. Names that
+        end in ``.gz``, ``.bz2`` or ``.zst``, in any case, are decompressed, except for Parquet.
+    delimiter : str
+        What is between the fields of CSV: one character, such as ``;`` or a tab.
+    columns : sequence of str, optional
+        The names of the columns of CSV without a header, as Spark writes it by default.
     bounded : bool
         True: every file is read to its end once. False: new files and what is added to files is read as it comes. Then
         a last line without an end waits for the rest of it.
@@ -146,6 +150,8 @@ class FileSource(Source[Any]):
         glob: str | PathLike[str],
         format: str,
         *,
+        delimiter: str = ",",
+        columns: Sequence[str] | None = None,
         bounded: bool = True,
         timestamp: str | None = None,
         poll_interval: Duration = 1.0,
@@ -166,6 +172,7 @@ class FileSource(Source[Any]):
             reason = "** stands for folders, alone between slashes: use * in the name of a file"
             raise ConfigError("glob", redacted(self._pattern), reason)
         self._format = format
+        self._delimiter, self._columns = _csv_options(format, delimiter, columns)
         reason = "name the column, or leave it out"
         check_instance("timestamp", timestamp, (str, type(None)), reason=reason)
         self._timestamp = timestamp
@@ -370,6 +377,8 @@ class FileSource(Source[Any]):
             # What is compressed is whole when it can be decompressed to its end.
             grows=not self.bounded and not is_compressed(name),
             is_strict=self.on_error == "fail",
+            delimiter=self._delimiter,
+            columns=self._columns,
         )
         for block in reader.blocks(self._format, position):
             yield block, reader.mark
@@ -383,6 +392,23 @@ async def _pulled(
             yield block
     finally:
         files.submit(blocks.close)
+
+
+def _csv_options(format: str, delimiter: object, columns: object) -> tuple[str, tuple[str, ...] | None]:
+    """Return what says how to read CSV, checked."""
+    if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n\0':
+        raise ConfigError("delimiter", delimiter, "pass one character that is neither a quote nor the end of a line")
+    if format != "csv":
+        for name, value in (("delimiter", None if delimiter == "," else delimiter), ("columns", columns)):
+            if value is not None:
+                raise ConfigError(name, value, f"only CSV needs it, not {format}: leave it out")
+    if columns is None:
+        return delimiter, None
+    if not isinstance(columns, list | tuple) or not columns or not all(isinstance(name, str) for name in columns):
+        raise ConfigError("columns", columns, "pass a list with the names of all columns, or None for a header")
+    if len(set(columns)) < len(columns):
+        raise ConfigError("columns", columns, "a column is named twice")
+    return delimiter, tuple(columns)
 
 
 def fields_of_folders(path: str) -> dict[str, str | None]:

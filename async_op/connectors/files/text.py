@@ -68,6 +68,10 @@ class TextReader:
         Whether a last record without an end is left for later.
     is_strict : bool
         Whether a record that is too long is an error even before its end is known.
+    delimiter : str
+        What is between the fields of CSV.
+    columns : sequence of str or None
+        The names of the columns of CSV; None if the first row has them.
 
     Attributes
     ----------
@@ -76,13 +80,23 @@ class TextReader:
     """
 
     def __init__(
-        self, content: Content, path: str, *, max_record_bytes: int, grows: bool = False, is_strict: bool = False
+        self,
+        content: Content,
+        path: str,
+        *,
+        max_record_bytes: int,
+        grows: bool = False,
+        is_strict: bool = False,
+        delimiter: str = ",",
+        columns: Sequence[str] | None = None,
     ) -> None:
         self._content = content
         self._path = path
         self._limit = max_record_bytes
         self._grows = grows
         self._is_strict = is_strict
+        self._delimiter = delimiter
+        self._columns = columns
         self._marks = deque[Mark]()
         self.mark: Mark | None = None
 
@@ -151,7 +165,7 @@ class TextReader:
     # CSV: Python's csv module says what a record is.
 
     def _csv_blocks(self, position: int) -> Iterator[Block]:
-        names, first = self._header()
+        names, first = self._header() if self._columns is None else (self._columns, 0)
         start = yield from self._continuation(max(position, first), (b"\n", b"\r"))
         if not names:
             return
@@ -194,7 +208,7 @@ class TextReader:
     def _rows(self, lines: _CsvLines) -> Iterator[list[str] | Undecodable]:
         """Yield rows, of which `lines` says what they are made of until the next one is asked for."""
         while True:
-            reader = csv.reader(lines)
+            reader = csv.reader(lines, delimiter=self._delimiter)
             try:
                 for fields in reader:
                     if lines.ran_out and self._grows:
@@ -206,7 +220,7 @@ class TextReader:
                 lines.read_again()
                 with _long_fields(self._limit):
                     try:
-                        fields = next(csv.reader(lines))
+                        fields = next(csv.reader(lines, delimiter=self._delimiter))
                     except _TooLong:
                         yield self._too_long_row(lines)
                         continue

@@ -739,3 +739,30 @@ async def test_times_in_the_same_form_of_another_writer_have_no_zone(tmp_path: P
     rows = with_times(path := tmp_path / "times.parquet", by_spark=False)
     async with opened(path, format="parquet") as source:
         assert await values_of(source, str(path)) == [row | {"ntz": None} for row in rows]
+
+
+async def test_csv_may_have_another_delimiter_and_no_header(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.csv").write_text(f'{name};"1;2"\n')
+    async with opened(tmp_path / "*.csv", "csv", delimiter=";", columns=["name", "number"]) as source:
+        found = [await values_of(source, partition) for partition in sorted(await source.partitions())]
+    assert found == [[{"name": name, "number": "1;2"}] for name in ("a", "b")]
+
+
+@pytest.mark.parametrize(
+    ("format", "options", "reason"),
+    [
+        ("csv", {"delimiter": ";;"}, "one character"),
+        ("csv", {"delimiter": '"'}, "neither a quote"),
+        ("csv", {"delimiter": None}, "one character"),
+        ("json", {"delimiter": ";"}, "only CSV"),
+        ("lines", {"columns": ["a"]}, "only CSV"),
+        ("csv", {"columns": []}, "all columns"),
+        ("csv", {"columns": "ab"}, "all columns"),
+        ("csv", {"columns": [1]}, "all columns"),
+        ("csv", {"columns": ["a", "a"]}, "named twice"),
+    ],
+)
+def test_what_says_how_to_read_csv_is_checked(format: str, options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        FileSource("*", format, **options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -22,9 +23,16 @@ TEXTS = st.text(CHARACTERS, max_size=12)
 
 
 def read(
-    data: bytes, format: str, position: int = 0, *, limit: int = 10_000, grows: bool = False, chunk: int = 2**18
+    data: bytes,
+    format: str,
+    position: int = 0,
+    *,
+    limit: int = 10_000,
+    grows: bool = False,
+    chunk: int = 2**18,
+    **options: Any,
 ) -> list[Any]:
-    reader = TextReader(content_of(io.BytesIO(data), "x"), "x", max_record_bytes=limit, grows=grows)
+    reader = TextReader(content_of(io.BytesIO(data), "x"), "x", max_record_bytes=limit, grows=grows, **options)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text, "CHUNK_BYTES", chunk)
         return [item for block in reader.blocks(format, position) for item in block]
@@ -50,31 +58,42 @@ def grown(data: bytes, format: str, chunk: int) -> list[Any]:
     return found
 
 
-def by_csv(data: bytes) -> list[list[str]]:
-    return [row for row in csv.reader(io.StringIO(data.decode("utf-8-sig"), newline="")) if row]
+def by_csv(data: bytes, delimiter: str) -> list[list[str]]:
+    lines = io.StringIO(data.decode("utf-8-sig"), newline="")
+    return [row for row in csv.reader(lines, delimiter=delimiter) if row]
 
 
-def expected(rows: list[list[str]]) -> list[Any]:
-    header, *others = rows
-    return [dict(zip(header, row, strict=True)) if len(row) == len(header) else len(row) for row in others]
+def expected(header: Sequence[str], rows: list[list[str]]) -> list[Any]:
+    return [dict(zip(header, row, strict=True)) if len(row) == len(header) else len(row) for row in rows]
 
 
 def found(items: list[Any]) -> list[Any]:
     return [int(item.error.reason.split()[0]) if isinstance(item, Undecodable) else item[0] for item in items]
 
 
-@example(written="a\r\nx\ry", bom=False, chunk=1)
-@example(written='a,b\n1,2"3\n4,5\n', bom=True, chunk=3)
-@given(written=TEXTS | st.lists(TEXTS, max_size=6).map("\n".join), bom=st.booleans(), chunk=st.integers(1, 9))
-def test_any_text_is_read_as_the_csv_module_reads_it(written: str, bom: bool, chunk: int) -> None:
+@example(written="a\r\nx\ry", bom=False, chunk=1, delimiter=",", columns=None)
+@example(written='a,b\n1,2"3\n4,5\n', bom=True, chunk=3, delimiter=",", columns=None)
+@example(written='"1";2\n', bom=True, chunk=3, delimiter=";", columns=("a", "b"))
+@given(
+    written=TEXTS | st.lists(TEXTS, max_size=6).map("\n".join),
+    bom=st.booleans(),
+    chunk=st.integers(1, 9),
+    delimiter=st.sampled_from(",;\té"),
+    columns=st.none() | st.just(("a", "b")),
+)
+def test_any_text_is_read_as_the_csv_module_reads_it(
+    written: str, bom: bool, chunk: int, delimiter: str, columns: tuple[str, ...] | None
+) -> None:
     data = (BOM * bom + written).encode()
-    rows = by_csv(data)
-    if not rows or len(set(rows[0])) < len(rows[0]):
+    rows = by_csv(data, delimiter)
+    header = (rows.pop(0) if rows else []) if columns is None else columns
+    if not header or len(set(header)) < len(header):
         return
-    items = read(data, "csv", chunk=chunk)
-    assert found(items) == expected(rows)
+    options: dict[str, Any] = {"chunk": chunk, "delimiter": delimiter, "columns": columns}
+    items = read(data, "csv", **options)
+    assert found(items) == expected(header, rows)
     for done, item in enumerate(items, 1):
-        assert shown(read(data, "csv", position_of(item), chunk=chunk)) == shown(items[done:])
+        assert shown(read(data, "csv", position_of(item), **options)) == shown(items[done:])
 
 
 ROWS = st.integers(1, 3).flatmap(lambda width: st.lists(st.lists(TEXTS, min_size=width, max_size=width), max_size=6))
