@@ -413,9 +413,11 @@ def _text(line: str) -> str:
 def _json(line: str) -> Any:
     try:
         value, end = _DECODER.raw_decode(line)
-    except ValueError:
+        return value if end == len(line) else _DECODER.decode(line)
+    except json.JSONDecodeError as error:
+        if error.pos and error.pos >= len(line.rstrip()):
+            raise ValueError("the value does not end in its line, and each line must have a whole one") from None
         return _DECODER.decode(line)  # which allows for white space, or says what is wrong
-    return value if end == len(line) else _DECODER.decode(line)
 
 
 def _object(items: list[tuple[str, Any]]) -> dict[str, Any]:
