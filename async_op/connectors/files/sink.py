@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 import os
 import re
 import uuid
@@ -13,8 +12,9 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from async_op.connectors.arrow_output import batches_of, check_schema, names_of, schema_of
+from async_op.connectors.arrow_output import check_schema, names_of
 from async_op.connectors.errors import EpochsBehind, SinkFolderRefused, TargetMissing, TargetTaken, UnwritableValue
+from async_op.connectors.files.parquet import parquet_of
 from async_op.connectors.sink import SINK_RETRY, ShippedSink, Sink
 from async_op.dead_letters import LETTER_SCHEMA, OnError
 from async_op.retry import RetryPolicy
@@ -299,7 +299,7 @@ def encode(values: Sequence[Any], format: str, schema: Any = None) -> bytes:
         case "csv":
             return _csv(values)
         case _:
-            return _parquet(values, schema)
+            return parquet_of(values, schema)
 
 
 def _json(value: Any, index: int) -> bytes:
@@ -346,33 +346,3 @@ def _is_text(text: str) -> bool:
 
 def _unwritable(value: Any, refusal: Refusal, index: int, column: str) -> UnwritableValue:
     return UnwritableValue(value, refusal.reason, column=column or None, index=index)
-
-
-def _parquet(values: Sequence[Any], schema: Any) -> bytes:
-    from pyarrow import parquet
-
-    if schema is None:
-        schema = schema_of(values, partial=True)
-        _check_structs(schema, values)
-    content = io.BytesIO()
-    with parquet.ParquetWriter(content, schema) as writer:
-        for batch in batches_of(values, schema):
-            writer.write_batch(batch)
-    return content.getvalue()
-
-
-def _check_structs(schema: Any, values: Sequence[Any]) -> None:
-    """Raise for a column of dicts that are all empty, for which Parquet has no type."""
-    for field in schema:
-        if _has_empty_struct(field.type):
-            index = next(index for index, value in enumerate(values) if value.get(field.name) is not None)
-            reason = "it is or holds a dict that is empty in all rows, so it has no fields; pass a schema"
-            raise UnwritableValue(values[index], reason, column=field.name, index=index)
-
-
-def _has_empty_struct(type_: Any) -> bool:
-    from pyarrow import types
-
-    if types.is_struct(type_) and not type_.num_fields:
-        return True
-    return any(_has_empty_struct(type_.field(at).type) for at in range(type_.num_fields))

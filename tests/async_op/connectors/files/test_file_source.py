@@ -35,6 +35,7 @@ from async_op.connectors import (
     RecordTooLong,
     Undecodable,
 )
+from async_op.connectors.files import parquet as parquet_module
 from async_op.connectors.files import source as source_module
 from async_op.connectors.files import text
 from async_op.connectors.files.access import FileAccess
@@ -670,14 +671,14 @@ async def test_a_row_of_parquet_that_python_cannot_hold_costs_itself_only(tmp_pa
 
 
 async def test_of_large_rows_in_parquet_few_are_read_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read, block = list[int](), source_module._block
+    read, block = list[int](), parquet_module._block
 
     def noted(batch: pa.RecordBatch, *place: Any) -> Any:
         read.append(batch.num_rows)
         return block(batch, *place)
 
-    monkeypatch.setattr(source_module, "BYTES_AT_ONCE", 10_000)
-    monkeypatch.setattr(source_module, "_block", noted)
+    monkeypatch.setattr(parquet_module, "BYTES_AT_ONCE", 10_000)
+    monkeypatch.setattr(parquet_module, "_block", noted)
     images = [bytes([number]) * 1000 for number in range(100)]
     parquet.write_table(pa.table({"image": images}), tmp_path / "x.parquet", use_dictionary=False)
 
