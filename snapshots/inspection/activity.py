@@ -106,7 +106,7 @@ class Pace:
     epochs: int
     seconds: float | None
     counts: dict[str, int | None]
-    spent: dict[str, float] = field(default_factory=dict)
+    spent: dict[str, float]
 
     __repr__ = fields_repr
 

@@ -69,8 +69,10 @@ def _zoned_by_spark(opened: Any) -> pa.Schema | None:
     Arrow reads INT96 as nanoseconds without a zone, because some writers store local times. Spark stores microseconds
     of UTC, also in years that nanoseconds do not reach.
     """
+    if _SPARK not in (opened.metadata.metadata or {}):
+        return None
     physical = [opened.schema.column(number).physical_type for number in range(len(opened.schema))]
-    if _SPARK not in (opened.metadata.metadata or {}) or _INT96 not in physical:
+    if _INT96 not in physical:
         return None
     leaves = iter(physical)
     return pa.schema([field.with_type(_zoned(field.type, leaves)) for field in opened.schema_arrow])
@@ -82,11 +84,11 @@ def _zoned(kind: pa.DataType, leaves: Iterator[str]) -> pa.DataType:
     def within(field: pa.Field) -> pa.Field:
         return field.with_type(_zoned(field.type, leaves))
 
-    if pa.types.is_struct(kind):
+    if types.is_struct(kind):
         return pa.struct([within(kind.field(number)) for number in range(kind.num_fields)])
-    if pa.types.is_map(kind):
+    if types.is_map(kind):
         return pa.map_(within(kind.key_field), within(kind.item_field))
-    if pa.types.is_list(kind):
+    if types.is_list(kind):
         return pa.list_(within(kind.value_field))
     return pa.timestamp("us", "UTC") if next(leaves) == _INT96 else kind
 

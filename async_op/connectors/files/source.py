@@ -258,7 +258,7 @@ class FileSource(Source[Any]):
                         async for block, identity in blocks:
                             one.identity = replace(identity, path=one.name or name)
                             if block:
-                                items = self._items(_with_fields(block, fields, name, position), name, position)
+                                items = self._items(block, name, position, fields)
                                 position = _end_of(block)
                                 yield items
                             yield Reached(position, one.identity.stored())
@@ -303,8 +303,9 @@ class FileSource(Source[Any]):
     def _counts_bytes(self, name: str) -> bool:
         return self._format != "parquet" and not is_compressed(name)
 
-    def _items(self, block: Block, name: str, start: int) -> list[Read[Any]]:
-        if self._timestamp is None:
+    def _items(self, block: Block, name: str, start: int, fields: Mapping[str, str | None]) -> list[Read[Any]]:
+        """Return records with the fields that their folders add, and with their timestamps."""
+        if self._timestamp is None and not fields:
             return block
         items: list[Read[Any]] = []
         for item in block:
@@ -313,16 +314,27 @@ class FileSource(Source[Any]):
                 start = item.position
                 continue
             value, _, end = item
-            timestamp = _timestamp_of(value, self._timestamp)
-            if timestamp is None or not -TIMESTAMP_MAX - 1 <= timestamp <= TIMESTAMP_MAX:
-                found = value.get(self._timestamp) if isinstance(value, dict) else None
-                shown = in_message(found)
-                reason = f"{self._timestamp}={shown} is neither milliseconds nor a datetime with a time zone"
-                items.append(Undecodable(value, end, MalformedRecord(name, start, reason)))
-            else:
-                items.append((value, timestamp, end))
+            try:
+                items.append((*self._completed(value, fields), end))
+            except ValueError as error:
+                items.append(Undecodable(value, end, MalformedRecord(name, start, str(error))))
             start = end
         return items
+
+    def _completed(self, value: Any, fields: Mapping[str, str | None]) -> tuple[Any, int | None]:
+        """Return a record with more fields, and its timestamp; raises `ValueError` with what it lacks."""
+        if fields:
+            if not isinstance(value, dict):
+                raise ValueError(f"it is no object, which could have the fields of its folders: {', '.join(fields)}")
+            value = {**fields, **value}
+        if self._timestamp is None:
+            return value, None
+        timestamp = _timestamp_of(value, self._timestamp)
+        if timestamp is None or not -TIMESTAMP_MAX - 1 <= timestamp <= TIMESTAMP_MAX:
+            found = value.get(self._timestamp) if isinstance(value, dict) else None
+            shown = in_message(found)
+            raise ValueError(f"{self._timestamp}={shown} is neither milliseconds nor a datetime with a time zone")
+        return value, timestamp
 
     # The methods below run on threads.
 
@@ -416,26 +428,6 @@ def fields_of_folders(path: str) -> dict[str, str | None]:
     return {
         unquote(name): None if value == _HIVE_NULL else unquote(value) for name, sign, value in pairs if name and sign
     }
-
-
-def _with_fields(block: Block, fields: dict[str, str | None], name: str, start: int) -> Block:
-    """Return records with the fields that their folders add."""
-    if not fields:
-        return block
-    found: Block = []
-    for item in block:
-        if isinstance(item, Undecodable):
-            found.append(item)
-            start = item.position
-            continue
-        value, timestamp, end = item
-        if isinstance(value, dict):
-            found.append(({**fields, **value}, timestamp, end))
-        else:
-            reason = f"it is no object, which could have the fields of its folders: {', '.join(fields)}"
-            found.append(Undecodable(value, end, MalformedRecord(name, start, reason)))
-        start = end
-    return found
 
 
 def _end_of(block: Block) -> Any:

@@ -15,6 +15,7 @@ from async_op.connectors.errors import BrokenFile, FileShrank, MalformedRecord, 
 from async_op.connectors.files.compression import Content, Damaged, Incomplete
 from async_op.connectors.source import Read, Undecodable
 from keygroups.context_managers import contextmanager
+from keygroups.representation import counted
 
 CHUNK_BYTES = 256 * 1024
 """How much of a file is read at a time, and about how much makes a block of records."""
@@ -238,7 +239,7 @@ class TextReader:
 
     def _misfit(self, fields: list[str], width: int, lines: _CsvLines) -> Undecodable:
         raw = b"".join(line for line in lines.taken if isinstance(line, bytes))
-        reason = f"{len(fields)} fields under {width} columns"
+        reason = f"{counted(len(fields), 'field')} under {counted(width, 'column')}"
         if lines.is_bad:
             reason = f"no UTF-8: {_reason_of(lines.taken)}"
         return self._malformed(raw, lines.end - len(raw), lines.end, reason)

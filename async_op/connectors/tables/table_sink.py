@@ -181,7 +181,10 @@ class TableSink(ShippedSink):
         if type(error) is OSError and error.errno is None and is_refusal(error):
             return reason_of(error)
         # The other lines of its text quote rows.
-        is_of_library = not {type(error).__module__.partition(".")[0], _raised_by(error)}.isdisjoint(self._libraries)
+        packages = {type(error).__module__.partition(".")[0]}
+        if not isinstance(error, (OSError, MemoryError)):  # a full disk, say, is no property of the table
+            packages.add(_raised_by(error))
+        is_of_library = not packages.isdisjoint(self._libraries)
         return described(error).partition("\n")[0] if is_of_library else None
 
     @abstractmethod
@@ -212,11 +215,11 @@ class TableSink(ShippedSink):
         """Return the names of the table's columns; a table that does not exist is made with the schema if possible."""
 
 
-def _raised_by(error: Exception) -> str | None:
+def _raised_by(error: Exception) -> str:
     """Return the package whose code has raised an error: pyiceberg raises a ValueError for a table of ORC files."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     name: str = frames[-1].f_globals.get("__name__", "") if frames else ""
-    return name.partition(".")[0] or None
+    return name.partition(".")[0]
 
 
 def table_schema(schema: pa.Schema, target: str, *, has_times: bool) -> pa.Schema:

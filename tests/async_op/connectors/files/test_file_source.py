@@ -437,7 +437,7 @@ async def test_what_a_listing_raises_reaches_who_waits(tmp_path: Path) -> None:
     [
         ("json", b"1\n{\n", 2, "does not end in its line"),
         ("json", b'1\n"\xff"\n', 2, "no UTF-8"),
-        ("csv", b"a,b\n1,2\n3\n", 8, "1 fields under 2 columns"),
+        ("csv", b"a,b\n1,2\n3\n", 8, "1 field under 2 columns"),
         ("csv", b"a,b\n1,\xff\n", 4, "no UTF-8"),
         ("lines", b"a\n\xff\n", 2, "no UTF-8"),
         ("json", b"1\n" + b"[" * 100_000 + b"\n", 2, "no JSON"),
