@@ -33,6 +33,7 @@ from async_op.hosting.process.host_process import Instructions
 from async_op.hosting.process.launch import launch
 from async_op.hosting.wire.sockets import connecting
 from async_op.subtask.operator import ResidentOperator
+from async_op.threads.wait_strategies import Arrival, WaitStrategy
 from keygroups import ValueState
 
 COUNT = ValueState("count", pa.int64(), default=0)
@@ -74,6 +75,18 @@ class Counting(AsyncFunction):
         number = ctx.state(COUNT).value() + 1
         ctx.state(COUNT).update(number)
         return [(value["key"], number)]
+
+
+@dataclass(frozen=True)
+class Releasing:
+    """Creates a file with the first wait, then waits as another strategy does: a call that waits for it outlasts it."""
+
+    strategy: WaitStrategy
+    path: Path
+
+    def idle(self, idle_count: int, arrival: Arrival) -> int:
+        self.path.touch()
+        return self.strategy.idle(idle_count, arrival)
 
 
 def _is_there(path: str) -> bool:

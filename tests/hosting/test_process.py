@@ -50,6 +50,7 @@ from tests.hosting.kit import (
     FailingOpen,
     Machine,
     OperatorFactory,
+    Releasing,
     StuckClose,
     driven,
     epoch,
@@ -77,9 +78,11 @@ def test_an_operator_continues_from_epoch_to_epoch(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("strategy", [ParkWait(60), ParkWait(0), ProgressiveWait()], ids=str)
-def test_a_feeder_waits_as_it_is_told(machine: Machine, strategy: WaitStrategy) -> None:
-    waits = Waits(WaitStrategies(consume=strategy, back_pressure=strategy))
-    _, outputs, _ = epoch(connect(machine.start(), SECRET, waits=waits), hello(), [rows("a", "b")])
+def test_a_feeder_waits_as_it_is_told(machine: Machine, strategy: WaitStrategy, tmp_path: Path) -> None:
+    released = tmp_path / "released"
+    waits = Waits(WaitStrategies(consume=Releasing(strategy, released), back_pressure=strategy))
+    batches = [rows("a"), rows("b", action=str(released))]
+    _, outputs, _ = epoch(connect(machine.start(), SECRET, waits=waits), hello(), batches)
     assert outputs == [("a", 1), ("b", 1)]
     assert waits.seconds[WaitSituation.CONSUME] > 0
 

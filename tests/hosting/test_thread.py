@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,6 +33,7 @@ from tests.hosting.kit import (
     FailingOpen,
     InterruptedOpen,
     OperatorFactory,
+    Releasing,
     Straying,
     StuckClose,
     ask,
@@ -64,12 +66,14 @@ def test_more_batches_than_are_under_way_at_once_are_fed_in_order() -> None:
 
 
 @pytest.mark.parametrize("strategy", [ParkWait(60), ParkWait(0), ProgressiveWait()], ids=str)
-def test_the_feeding_thread_waits_as_it_is_told_and_knows_for_how_long(strategy: WaitStrategy) -> None:
-    waits = Waits(WaitStrategies(consume=strategy, back_pressure=strategy))
+def test_the_feeding_thread_waits_as_it_is_told_and_knows_for_how_long(strategy: WaitStrategy, tmp_path: Path) -> None:
+    released = tmp_path / "released"
+    waits = Waits(WaitStrategies(consume=Releasing(strategy, released), back_pressure=strategy))
+    batches = [rows("a", "b") for _ in range(20)]
     with HostThread(OperatorFactory(), settings()) as host:
-        _, outputs, _ = epoch(host.channel(waits), hello(), [rows("a", "b") for _ in range(20)])
+        _, outputs, _ = epoch(host.channel(waits), hello(), [*batches, rows("c", action=str(released))])
 
-    assert len(outputs) == 40
+    assert len(outputs) == 41
     assert waits.seconds[WaitSituation.CONSUME] > 0
     assert waits.seconds[WaitSituation.SOURCE] == 0
 
