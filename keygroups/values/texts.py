@@ -1,4 +1,4 @@
-"""Python values as JSON and CSV: written so that they can be read again, or refused."""
+"""Python values as JSON, CSV and lines of text: written so that they can be read again, or refused."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _written(value: Any, is_exact: bool) -> str:
         text = _encode(_json_form(value, is_exact))
         text.encode()
     except UnicodeEncodeError:
-        raise Refusal("it holds half of a surrogate pair, which UTF-8 cannot encode") from None
+        raise half_of_a_pair() from None
     except ValueError:
         raise Refusal("it is no JSON: it holds infinity or no number, which JSON lacks; use None or text") from None
     except RecursionError:
@@ -127,11 +127,15 @@ def cell_of(value: Any) -> str | None:
     raise Refusal(f"a {kind.__qualname__} has no form in CSV; convert it to text")
 
 
-_QUOTED = re.compile(r'[",\r\n]')
-"""What a cell needs quotes for; `csv.writer` has none for a bare carriage return, which readers take for a line end."""
+_QUOTED = re.compile(r'["\r\n\ufeff]')
+"""What a cell needs quotes for.
+
+`csv.writer` has none for a bare carriage return, which readers take for a line end, and for a byte order mark, which
+they leave out at the beginning of a file.
+"""
 
 
-def csv_line(cells: Iterable[str | None]) -> str:
+def csv_line(cells: Iterable[str | None], delimiter: str = ",") -> str:
     r"""Return cells as a line of CSV: None is an empty cell, and empty text is a pair of quotes.
 
     Examples
@@ -139,15 +143,43 @@ def csv_line(cells: Iterable[str | None]) -> str:
     >>> csv_line(["a,b", None, ""])
     '"a,b",,""\n'
     """
-    written = [*map(_quoted, cells)]
+    written = [_quoted(cell, delimiter) for cell in cells]
     # Readers skip an empty line.
-    return (",".join(written) if len(written) != 1 else written[0] or '""') + "\n"
+    return (delimiter.join(written) if len(written) != 1 else written[0] or '""') + "\n"
 
 
-def _quoted(cell: str | None) -> str:
+def _quoted(cell: str | None, delimiter: str) -> str:
     if cell is None:
         return ""
-    return f'"{cell.replace(chr(34), chr(34) * 2)}"' if not cell or _QUOTED.search(cell) else cell
+    needs_quotes = not cell or delimiter in cell or _QUOTED.search(cell)
+    return f'"{cell.replace(chr(34), chr(34) * 2)}"' if needs_quotes else cell
+
+
+def line_of(value: Any) -> str:
+    """Return text as a line, without its end.
+
+    Raises
+    ------
+    Refusal
+        The value is not text, or who reads the line finds another text or several.
+    """
+    text = without_numpy(value)
+    if type(text) is not str:
+        raise Refusal(f"a {type(value).__qualname__} is no line of text; convert it to text, or write JSON")
+    if "\n" in text or text.endswith("\r"):
+        raise Refusal("it holds the end of a line; split it, or write JSON")
+    if text.startswith("\ufeff"):
+        raise Refusal("it begins with a byte order mark, which readers leave out; remove it, or write JSON")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise half_of_a_pair() from None
+    return text
+
+
+def half_of_a_pair() -> Refusal:
+    """Return the refusal of text that UTF-8 cannot encode."""
+    return Refusal("it holds half of a surrogate pair, which UTF-8 cannot encode")
 
 
 def _time_text(value: dt.date | dt.time) -> str:

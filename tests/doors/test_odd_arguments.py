@@ -123,7 +123,10 @@ DOORS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
         {"step": call, "parallelism": 1, "max_parallelism": None, "hash": "xxhash64", "start": 0},
     ),
     (testing.RecordedService, {"path": "answers.jsonl", "record": None}),
-    (connectors.FileSink, _SINK | {"folder": "out", "format": "json", "schema": None, "storage_options": None}),
+    (
+        connectors.FileSink,
+        _SINK | {"folder": "out", "format": "csv", "delimiter": ",", "schema": None, "storage_options": None},
+    ),
     (
         connectors.FileSource,
         {"glob": "*.json", "format": "json", "bounded": True, "timestamp": None, "poll_interval": 1.0}

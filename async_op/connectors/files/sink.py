@@ -6,7 +6,7 @@ import copy
 import os
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from os import PathLike
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from async_op.connectors.arrow_output import check_schema, names_of
 from async_op.connectors.errors import EpochsBehind, SinkFolderRefused, TargetMissing, TargetTaken, UnwritableValue
 from async_op.connectors.files.parquet import parquet_of
+from async_op.connectors.files.text import check_delimiter
 from async_op.connectors.sink import SINK_RETRY, ShippedSink, Sink
 from async_op.dead_letters import LETTER_SCHEMA, OnError
 from async_op.retry import RetryPolicy
@@ -24,7 +25,7 @@ from keygroups.context_managers import contextmanager
 from keygroups.errors import ConfigError
 from keygroups.representation import representation
 from keygroups.values.scalars import Refusal
-from keygroups.values.texts import cell_of, csv_line, json_of
+from keygroups.values.texts import cell_of, csv_line, half_of_a_pair, json_of, line_of
 from snapshots.filesystem import Folder, LocalFolder, open_folder, options_of, redacted
 from snapshots.filesystem.errors import StorageRefused
 
@@ -37,7 +38,7 @@ _ANEW = "give its sink another folder, or move the files of the earlier run away
 
 _UNFINISHED = ".unfinished"
 
-FORMATS = {"json": "jsonl", "csv": "csv", "parquet": "parquet"}
+FORMATS = {"json": "jsonl", "csv": "csv", "parquet": "parquet", "lines": "txt"}
 """The formats, and how the names of their files end."""
 
 
@@ -53,9 +54,11 @@ class FileSink(ShippedSink):
     folder : str or path
         A path or an fsspec URI: local, in memory, or an object store that snapshots may be in, too. Each job has a
         folder of its own, because two jobs would replace each other's epochs.
-    format : {"json", "csv", "parquet"}
-        JSON with one output in each line; CSV with a header, whose columns come from the epoch's outputs; or
-        Parquet. For the last two, outputs are dicts.
+    format : {"json", "csv", "parquet", "lines"}
+        JSON with one output in each line; CSV with a header, whose columns come from the epoch's outputs; Parquet; or
+        lines of text. For CSV and Parquet outputs are dicts, for lines they are text.
+    delimiter : str
+        The character between two fields of CSV.
     schema : pyarrow.Schema, optional
         The columns of Parquet files. Without it they come from the outputs, so they may differ from epoch to epoch.
     storage_options : dict, optional
@@ -88,6 +91,7 @@ class FileSink(ShippedSink):
         folder: str | PathLike[str],
         format: str,
         *,
+        delimiter: str = ",",
         schema: Any = None,
         storage_options: dict[str, Any] | None = None,
         on_error: OnError = "fail",
@@ -98,7 +102,8 @@ class FileSink(ShippedSink):
         check_choice("format", format, tuple(FORMATS))
         if schema is not None and format != "parquet":
             raise ConfigError("schema", schema, "only Parquet files have one; leave it out")
-        self._format = format
+        check_delimiter(delimiter, format)
+        self._format, self._delimiter = format, delimiter
         check_schema(schema)
         self._schema = schema
         location = check_location("folder", folder, reason="name a folder of the job")
@@ -114,11 +119,12 @@ class FileSink(ShippedSink):
         return self._files.uri.rstrip("/"), self._format
 
     def for_dead_letters(self) -> FileSink:
-        """Return a sink whose Parquet files all have the columns of dead letters, unless a schema was passed."""
-        if self._schema is not None or self._format != "parquet":
-            return self
+        """Return a sink for the fields of dead letters: with a schema for Parquet without one, and JSON for lines."""
         letters = copy.copy(self)
-        letters._schema = LETTER_SCHEMA
+        if self._format == "lines":
+            letters._format = "json"
+        elif self._format == "parquet" and self._schema is None:
+            letters._schema = LETTER_SCHEMA
         return letters
 
     async def write(self, values: Sequence[Any], epoch: int) -> None:
@@ -174,7 +180,7 @@ class FileSink(ShippedSink):
 
     def _encoded(self, values: Sequence[Any]) -> bytes:
         try:
-            return encode(values, self._format, self._schema)
+            return encode(values, self._format, self._schema, self._delimiter)
         except UnwritableValue as error:
             found = error
         for first in self._refused(values):
@@ -186,7 +192,7 @@ class FileSink(ShippedSink):
         found = []
         for index, value in enumerate(values):
             try:
-                encode([value], self._format, self._schema)
+                encode([value], self._format, self._schema, self._delimiter)
             except UnwritableValue as error:
                 error.index, error.target = index, self._files.uri
                 found.append(error)
@@ -285,7 +291,7 @@ def _sync(directory: Path) -> None:
         os.close(descriptor)
 
 
-def encode(values: Sequence[Any], format: str, schema: Any = None) -> bytes:
+def encode(values: Sequence[Any], format: str, schema: Any = None, delimiter: str = ",") -> bytes:
     """Return the content of a file.
 
     Raises
@@ -295,23 +301,25 @@ def encode(values: Sequence[Any], format: str, schema: Any = None) -> bytes:
     """
     match format:
         case "json":
-            return b"".join(_json(value, index) for index, value in enumerate(values))
+            return b"".join(_line(json_of, value, index) for index, value in enumerate(values))
+        case "lines":
+            return b"".join(_line(line_of, value, index) for index, value in enumerate(values))
         case "csv":
-            return _csv(values)
+            return _csv(values, delimiter)
         case _:
             return parquet_of(values, schema)
 
 
-def _json(value: Any, index: int) -> bytes:
+def _line(text_of: Callable[[Any], str], value: Any, index: int) -> bytes:
     try:
-        return json_of(value).encode() + b"\n"
+        return text_of(value).encode() + b"\n"
     except Refusal as refusal:
         raise _unwritable(value, refusal, index, refusal.path.removeprefix(".")) from None
 
 
-def _csv(values: Sequence[Any]) -> bytes:
+def _csv(values: Sequence[Any], delimiter: str) -> bytes:
     names = names_of(values)
-    lines = [csv_line(names)] if names else []
+    lines = [csv_line(names, delimiter)] if names else []
     for index, value in enumerate(values):
         cells: dict[str, str | None] = {}
         for name, field in value.items():
@@ -319,13 +327,12 @@ def _csv(values: Sequence[Any]) -> bytes:
                 cells[name] = cell_of(field)
             except Refusal as refusal:
                 raise _unwritable(value, refusal, index, name) from None
-        lines.append(csv_line(map(cells.get, names)))
+        lines.append(csv_line(map(cells.get, names), delimiter))
     try:
         return "".join(lines).encode()
     except UnicodeEncodeError:
         index, name = next(_without_encoding(values))
-        half = Refusal("it holds half of a surrogate pair, which UTF-8 cannot encode")
-        raise _unwritable(values[index], half, index, name) from None
+        raise _unwritable(values[index], half_of_a_pair(), index, name) from None
 
 
 def _without_encoding(values: Sequence[Any]) -> Iterator[tuple[int, str]]:

@@ -27,7 +27,7 @@ from async_op.connectors.files.content_identity import FileIdentity
 from async_op.connectors.files.listing import Stamp
 from async_op.connectors.files.parquet import parquet_blocks
 from async_op.connectors.files.rotation import FilePartition, Partitions
-from async_op.connectors.files.text import Block, Mark, TextReader, last_mark
+from async_op.connectors.files.text import Block, Mark, TextReader, check_delimiter, last_mark, only_csv
 from async_op.connectors.retrying import RETRY
 from async_op.connectors.source import PartitionId, Reached, Read, Source, Undecodable
 from async_op.dead_letters import OnError, check_on_error
@@ -165,7 +165,8 @@ class FileSource(Source[Any]):
             reason = "** stands for folders, alone between slashes: use * in the name of a file"
             raise ConfigError("glob", redacted(self._pattern), reason)
         self._format = format
-        self._delimiter, self._columns = _csv_options(format, delimiter, columns)
+        check_delimiter(delimiter, format)
+        self._delimiter, self._columns = delimiter, _names_of(columns, format)
         reason = "name the column, or leave it out"
         check_instance("timestamp", timestamp, (str, type(None)), reason=reason)
         self._timestamp = timestamp
@@ -399,21 +400,17 @@ async def _pulled(
         files.submit(blocks.close)
 
 
-def _csv_options(format: str, delimiter: object, columns: object) -> tuple[str, tuple[str, ...] | None]:
-    """Return what says how to read CSV, checked."""
-    if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n\0':
-        raise ConfigError("delimiter", delimiter, "pass one character that is neither a quote nor the end of a line")
-    if format != "csv":
-        for name, value in (("delimiter", None if delimiter == "," else delimiter), ("columns", columns)):
-            if value is not None:
-                raise ConfigError(name, value, f"only CSV needs it, not {format}: leave it out")
+def _names_of(columns: object, format: str) -> tuple[str, ...] | None:
+    """Return the names of the columns of CSV without a header, checked."""
     if columns is None:
-        return delimiter, None
+        return None
+    if format != "csv":
+        raise only_csv("columns", columns, format)
     if not isinstance(columns, list | tuple) or not columns or not all(isinstance(name, str) for name in columns):
         raise ConfigError("columns", columns, "pass a list with the names of all columns, or None for a header")
     if len(set(columns)) < len(columns):
         raise ConfigError("columns", columns, "a column is named twice")
-    return delimiter, tuple(columns)
+    return tuple(columns)
 
 
 def fields_of_folders(path: str) -> dict[str, str | None]:

@@ -15,6 +15,7 @@ from async_op.connectors.errors import BrokenFile, FileShrank, MalformedRecord, 
 from async_op.connectors.files.compression import Content, Damaged, Incomplete
 from async_op.connectors.source import Read, Undecodable
 from keygroups.context_managers import contextmanager
+from keygroups.errors import ConfigError
 from keygroups.representation import counted
 
 CHUNK_BYTES = 256 * 1024
@@ -405,6 +406,19 @@ def _first_end(data: bytes, ends: tuple[bytes, ...]) -> int:
         if carriage and carriage != end - 1:
             return carriage
     return end
+
+
+def check_delimiter(delimiter: object, format: str) -> None:
+    """Raise a `ConfigError` unless this may be between the fields of CSV, or is the default of another format."""
+    if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n\0':
+        raise ConfigError("delimiter", delimiter, "pass one character that is neither a quote nor the end of a line")
+    if format != "csv" and delimiter != ",":
+        raise only_csv("delimiter", delimiter, format)
+
+
+def only_csv(name: str, value: object, format: str) -> ConfigError:
+    """Return the error for an argument that only CSV has."""
+    return ConfigError(name, value, f"only CSV needs it, not {format}: leave it out")
 
 
 def _text(line: str) -> str:

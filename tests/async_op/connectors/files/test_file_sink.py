@@ -10,6 +10,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import uuid
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,11 @@ from typing import Any
 import fsspec
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyarrow import parquet
 
+from async_op import Job, Step
 from async_op.connectors import (
     EpochsBehind,
     FileSink,
@@ -31,7 +35,7 @@ from async_op.connectors import (
 from async_op.connectors.files.sink import FileFolder
 from keygroups import ConfigError
 from snapshots import PathObstructed
-from tests.async_op.connectors.kit import values_of
+from tests.async_op.connectors.kit import opened, values_of
 from tests.async_op.job.kit import new_job, put_back, same
 
 ROWS = [{"n": 1, "name": 'é\n"x"\ry'}, {"n": 2, "name": None}, {"n": 3, "name": "a\rb"}]
@@ -58,6 +62,47 @@ async def test_what_a_sink_writes_a_source_reads(tmp_path: Path, format: str) ->
         wanted = [{name: "" if value is None else str(value) for name, value in row.items()} for row in wanted]
     assert read == wanted
     assert [int(Path(name).stem.removeprefix("epoch-")) for name in names] == [3, 12]
+
+
+@given(lines=st.lists(st.text(st.sampled_from("a,\r\n\ufeff\x85 ") | st.characters(categories=["Cs", "L"]))))
+def test_lines_come_back_or_are_refused(lines: list[str]) -> None:
+    async def written_and_read() -> None:
+        folder = f"memory://{uuid.uuid4()}"
+        sink = FileSink(folder, "lines")
+        refused = {error.index for error in await sink.refused(lines)}
+        kept = [line for index, line in enumerate(lines) if index not in refused]
+        await sink.write(kept, 1)
+        async with opened(FileSource(f"{folder}/*.txt", "lines")) as source:
+            assert await values_of(source, *await source.partitions()) == kept
+        assert all(set(lines[index]) - set("a, \x85") for index in refused)
+
+    asyncio.run(written_and_read())
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+async def test_csv_with_another_delimiter_comes_back(tmp_path: Path, delimiter: str) -> None:
+    rows = [{"name": "a;b", "x,y": "1\t2"}, {"name": "", "x,y": "3"}]
+    await FileSink(tmp_path, "csv", delimiter=delimiter).write(rows, 1)
+
+    async with opened(FileSource(tmp_path / "*.csv", "csv", delimiter=delimiter)) as source:
+        assert await values_of(source, *await source.partitions()) == rows
+
+
+async def test_dead_letters_of_a_sink_of_lines_are_json(tmp_path: Path) -> None:
+    async def fails(value: str) -> str:
+        raise ValueError("no")
+
+    await Job(
+        ["a"],
+        Step(fails, on_error="dead_letter"),
+        FileSink(tmp_path / "out", "lines"),
+        dead_letters=FileSink(tmp_path / "letters", "lines"),
+        snapshots=tmp_path / "snapshots",
+        job_id="job",
+    ).run()
+
+    letter = visible(tmp_path / "letters")["epoch-00000000000000000001.jsonl"]
+    assert json.loads(letter)["value"] == '"a"'
 
 
 @pytest.mark.parametrize("format", ["json", "csv", "parquet"])
@@ -214,6 +259,8 @@ async def test_dates_are_text_in_json(tmp_path: Path) -> None:
         ("csv", {"n": 1, "x": "\ud83d"}, "column 'x'.*half of a surrogate pair"),
         ("csv", {"n": 1, "\ud83d": 1}, "half of a surrogate pair"),
         ("csv", {"x": [1]}, "nested"),
+        ("lines", 7, "an? int is no line of text"),
+        ("lines", "a\n", "end of a line"),
         *((format, {"x": datetime(2026, 10, 25, 2, 30, fold=1)}, "fold would be lost") for format in ("json", "csv")),
         ("csv", 7, "expected a dict of columns, not int"),
         ("parquet", 7, "expected a dict of columns, not int"),
@@ -228,6 +275,8 @@ async def test_dates_are_text_in_json(tmp_path: Path) -> None:
         "half in CSV",
         "half a name",
         "nested",
+        "no text",
+        "two lines",
         "fold in JSON",
         "fold in CSV",
         "csv row",
@@ -306,6 +355,8 @@ def test_arguments_that_can_never_work_are_refused() -> None:
         FileSink("x", "xml")
     with pytest.raises(ConfigError, match="schema"):
         FileSink("x", "json", schema=pa.schema([]))
+    with pytest.raises(ConfigError, match="delimiter.*only CSV"):
+        FileSink("x", "lines", delimiter=";")
 
 
 @pytest.mark.parametrize("epoch", [-1, "1", None])
