@@ -11,9 +11,14 @@ import pytest
 
 def first_is_quick(cases: Iterable[Any]) -> list[Any]:
     """Return the cases of a parametrised test: all but the first are marked `thorough`."""
-    first, *others = cases
-    marked = [case if isinstance(case, tuple) else (case,) for case in others]
-    return [first, *(pytest.param(*case, marks=pytest.mark.thorough) for case in marked)]
+    return first_are_quick(1, cases)
+
+
+def first_are_quick(count: int, cases: Iterable[Any]) -> list[Any]:
+    """Return the cases of a parametrised test: all but the first ones are marked `thorough`."""
+    cases = list(cases)
+    marked = [case if isinstance(case, tuple) else (case,) for case in cases[count:]]
+    return [*cases[:count], *(pytest.param(*case, marks=pytest.mark.thorough) for case in marked)]
 
 
 def few_are_quick(cases: Iterable[tuple[str, str]]) -> list[Any]:

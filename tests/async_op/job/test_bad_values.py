@@ -5,6 +5,7 @@ Every run stops at a cut and starts again, so that what is in flight goes throug
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from keygroups.state import storable
 from tests.async_op.job.kit import Epochs, new_job
 from tests.doors.bad import KINDS, PLACES, Color, Level
 from tests.examples import scaled
-from tests.quick import first_is_quick
+from tests.quick import few_are_quick, first_is_quick
 
 SEEN = ValueState("seen", default=0)
 NOTES = MapState("notes")
@@ -106,7 +107,7 @@ async def same(value: Any) -> Any:
 DOORS = st.tuples(st.sampled_from(["coroutine", "blocking", "batch"]), st.sampled_from(["ordered", "unordered"]))
 
 
-@pytest.mark.parametrize(("place", "kind"), KINDS, ids=lambda one: str(one).replace(" ", "-"))
+@pytest.mark.parametrize(("place", "kind"), few_are_quick(KINDS), ids=lambda one: str(one).replace(" ", "-"))
 @given(DOORS, st.sampled_from(["skip", "dead_letter"]), st.booleans())
 @settings(max_examples=scaled(8), suppress_health_check=list(HealthCheck), deadline=None)
 async def test_it_ends_by_on_error_and_all_others_come_out_once(
@@ -190,8 +191,7 @@ async def test_a_map_key_that_no_column_holds_fails_the_call_that_put_it(key: An
 LONG = {"bytes": b"x" * 70_000, "text": "x" * 70_000, "text with accents": "é" * 40_000, "a list": ["x" * 70_000]}
 
 
-@pytest.mark.parametrize("kind", LONG)
-@pytest.mark.parametrize("place", ["value", "output", "state"])
+@pytest.mark.parametrize(("place", "kind"), few_are_quick(itertools.product(["value", "output", "state"], LONG)))
 async def test_a_value_that_is_longer_than_files_can_hold_is_one_elements_fault(
     place: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

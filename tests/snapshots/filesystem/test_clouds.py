@@ -42,7 +42,23 @@ def azure() -> Iterator[AzureServer]:
         yield server
 
 
-class TestGcsFolder(FolderContract):
+class CloudContract(FolderContract):
+    """What races on S3 and on disk have shown takes long here: other processes load the client, large files travel."""
+
+    @pytest.mark.thorough
+    def test_one_of_many_racing_writers_wins_and_no_reader_sees_a_part(self, folder: Folder) -> None:
+        super().test_one_of_many_racing_writers_wins_and_no_reader_sees_a_part(folder)
+
+    @pytest.mark.thorough
+    def test_one_of_many_racing_processes_wins(self, folder: Folder) -> None:
+        super().test_one_of_many_racing_processes_wins(folder)
+
+    @pytest.mark.thorough
+    def test_a_large_file_is_created_only_once(self, folder: Folder) -> None:
+        super().test_a_large_file_is_created_only_once(folder)
+
+
+class TestGcsFolder(CloudContract):
     rounds = 10
     # Above the 50 MiB from which gcsfs puts an object in parts, unless told otherwise.
     large_bytes = 51 * 2**20
@@ -56,7 +72,7 @@ class TestGcsFolder(FolderContract):
         assert not folder.is_known_to_be_safe
 
 
-class TestAzureFolder(FolderContract):
+class TestAzureFolder(CloudContract):
     rounds = 10
     # Above the 64 MiB from which Azure's client puts a blob in blocks; their list is put on the same condition.
     large_bytes = 65 * 2**20

@@ -20,6 +20,7 @@ from snapshots.format.manifest_head import Head
 from snapshots.testing import FolderWrapper
 from snapshots.testing.wrappers import Operation
 from tests.examples import scaled
+from tests.quick import first_is_quick
 from tests.snapshot_kit import new_store, part, parts, record, restored
 from tests.snapshots.format.damage import KINDS, SEED, Damaged, check_refused, content, written
 
@@ -57,7 +58,7 @@ def flips(data: bytes, offsets: range, count: int) -> Iterator[bytes]:
         yield bytes(changed)
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=first_is_quick(KINDS))
 def damaged(request: pytest.FixtureRequest) -> Damaged:
     return Damaged(request.param)
 

@@ -11,6 +11,7 @@ from keygroups import key_group_of
 from keygroups.state import LazyGroup
 from snapshots import Snapshot
 from snapshots.format import files
+from tests.quick import first_is_quick
 from tests.snapshot_kit import COUNT, PROFILE, G, content_of, new_store, parts, record, restored
 from tests.snapshots.increments import CONTENT, Run, kinds
 
@@ -58,7 +59,7 @@ class TestReading:
         backend.tables["count"].get(5, "another")
         assert len(reads) == 2
 
-    @pytest.mark.parametrize("parallelism", [2, 4, 8])
+    @pytest.mark.parametrize("parallelism", first_is_quick([4, 2, 8]))
     def test_a_share_of_the_key_groups_costs_that_share(
         self, parallelism: int, reads: list[int], monkeypatch: pytest.MonkeyPatch
     ) -> None:

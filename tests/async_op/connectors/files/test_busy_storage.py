@@ -21,6 +21,7 @@ from async_op.connectors.retrying import is_transient
 from keygroups import ConfigError
 from snapshots.filesystem import ClientFile, StorageClient
 from tests.loopback import ObjectStore
+from tests.quick import first_is_quick
 from tests.s3_server import S3Server, s3_server
 from tests.snapshots.filesystem.azure_server import AzureServer, azure_server
 from tests.snapshots.filesystem.gcs_server import gcs_server
@@ -121,7 +122,9 @@ async def test_a_store_that_cannot_be_reached_is_asked_again(s3: S3Server) -> No
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"colour": 1}, {"client_kwargs": {"colour": 1}}, {"endpoint_url": "nonsense"}, {"key": 5}], ids=str
+    "wrong",
+    first_is_quick([{"colour": 1}, {"client_kwargs": {"colour": 1}}, {"endpoint_url": "nonsense"}, {"key": 5}]),
+    ids=str,
 )
 async def test_wrong_options_of_a_source_are_named(s3: S3Server, wrong: dict[str, object]) -> None:
     source = FileSource(f"{s3.new_root()}/in/*.csv", "csv", storage_options=options(s3) | wrong)
@@ -149,7 +152,7 @@ def cloud(request: pytest.FixtureRequest) -> Iterator[ObjectStore]:
         yield server
 
 
-@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize("status", first_is_quick([403, 401]))
 async def test_what_a_source_may_not_list_or_read_is_named(cloud: ObjectStore, status: int) -> None:
     root = cloud.new_root()
     fsspec.filesystem(root.partition(":")[0], **cloud.options).pipe_file(f"{root}/in/x.csv", b"name\nada\n")

@@ -26,6 +26,7 @@ from async_op.connectors.files.listing import Glob
 from async_op.testing import run
 from tests.async_op.connectors.kit import cuts_of, everything_of, items_of, opened, values_of
 from tests.async_op.job.kit import Epochs, new_job, running, same
+from tests.quick import first_is_quick
 
 _END = object()
 
@@ -267,9 +268,7 @@ def compressed(log: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("rotated", [renamed, copied_and_cut, compressed])
-@pytest.mark.parametrize(
-    "seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(2, 100))]
-)
+@pytest.mark.parametrize("seed", first_is_quick(range(100)))
 def test_a_log_that_is_rotated_at_any_moment_of_a_job_loses_nothing(
     tmp_path: Path, rotated: Any, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
 from datetime import datetime, time, timedelta
@@ -20,6 +21,7 @@ from async_op.connectors.tables.copying import fit_of
 from async_op.connectors.tables.table_sink import table_schema
 from tests.async_op.connectors.tables.targets import Delta, Iceberg, Target
 from tests.async_op.job.kit import new_job, same
+from tests.quick import few_are_quick, first_is_quick
 
 KINDS = pytest.mark.parametrize("kind", [Delta, Iceberg])
 WIDENED = {
@@ -47,8 +49,7 @@ LACKING = {
 }
 
 
-@KINDS
-@pytest.mark.parametrize("name", WIDENED)
+@pytest.mark.parametrize(("kind", "name"), few_are_quick(itertools.product([Delta, Iceberg], WIDENED)))
 async def test_a_type_that_tables_lack_is_widened_where_it_keeps_every_value(
     tmp_path: Path, kind: type[Target], name: str
 ) -> None:
@@ -61,9 +62,8 @@ async def test_a_type_that_tables_lack_is_widened_where_it_keeps_every_value(
     assert target.rows() == [{"v": value}]
 
 
-@KINDS
-@pytest.mark.parametrize("name", LACKING)
-@pytest.mark.parametrize("nested", [False, True], ids=["", "nested"])
+@pytest.mark.parametrize(("kind", "name"), few_are_quick(itertools.product([Delta, Iceberg], LACKING)))
+@pytest.mark.parametrize("nested", first_is_quick([False, True]), ids=["", "nested"])
 async def test_a_type_that_tables_lack_is_refused_with_the_column(
     tmp_path: Path, kind: type[Target], name: str, nested: bool
 ) -> None:
