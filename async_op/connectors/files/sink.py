@@ -56,7 +56,7 @@ class FileSink(ShippedSink):
         folder of its own, because two jobs would replace each other's epochs.
     format : {"json", "csv", "parquet", "lines"}
         JSON with one output in each line; CSV with a header, whose columns come from the epoch's outputs; Parquet; or
-        lines of text. For CSV and Parquet outputs are dicts, for lines they are text.
+        lines of text. For CSV and Parquet outputs are dicts, for lines they are text; on Spark, rows of one column.
     delimiter : str
         The character between two fields of CSV.
     schema : pyarrow.Schema, optional
@@ -158,11 +158,17 @@ class FileSink(ShippedSink):
 
     def write_rows(self, rows: SinkRows, epoch: int) -> None:
         """Write the file of an epoch of a pipeline on Spark; all of its rows are in memory. Blocks."""
-        self._write(list(rows.dicts()), check_integer("epoch", epoch, 0, reason="epochs are numbered"))
+        self._write(self._outputs_of(rows), check_integer("epoch", epoch, 0, reason="epochs are numbered"))
 
     def refused_rows(self, rows: SinkRows) -> list[UnwritableValue]:
         """Return an error for every row that does not fit into the format; blocks."""
-        return self._refused(rows.dicts())
+        return self._refused(self._outputs_of(rows))
+
+    def _outputs_of(self, rows: SinkRows) -> list[Any]:
+        """Return rows as outputs: for lines, the text of their one column, as Spark writes text."""
+        if self._format == "lines" and len(rows.names()) == 1:
+            return [text for row in rows.dicts() for text in row.values()]
+        return list(rows.dicts())
 
     def _write(self, values: Sequence[Any], epoch: int) -> None:
         name, data = self._name(epoch), self._encoded(values)

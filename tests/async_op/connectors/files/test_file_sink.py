@@ -32,6 +32,7 @@ from async_op.connectors import (
     TargetTaken,
     UnwritableValue,
 )
+from async_op.connectors.epoch_rows import OutputRows
 from async_op.connectors.files.sink import FileFolder
 from keygroups import ConfigError
 from snapshots import PathObstructed
@@ -86,6 +87,15 @@ async def test_csv_with_another_delimiter_comes_back(tmp_path: Path, delimiter: 
 
     async with opened(FileSource(tmp_path / "*.csv", "csv", delimiter=delimiter)) as source:
         assert await values_of(source, *await source.partitions()) == rows
+
+
+def test_rows_of_one_column_are_lines(tmp_path: Path) -> None:
+    sink = FileSink(tmp_path, "lines")
+    sink.write_rows(OutputRows([{"line": "a"}, {"line": "b"}]), 1)
+
+    assert visible(tmp_path) == {"epoch-00000000000000000001.txt": b"a\nb\n"}
+    assert [error.index for error in sink.refused_rows(OutputRows([{"line": "a"}, {"line": None}]))] == [1]
+    assert [error.index for error in sink.refused_rows(OutputRows([{"line": "a", "more": "b"}]))] == [0]
 
 
 async def test_dead_letters_of_a_sink_of_lines_are_json(tmp_path: Path) -> None:
