@@ -52,7 +52,7 @@ class Table:
 
     folder: Path
     gate: Gate
-    fail_at: int | None = None
+    fails: bool = False
     then: Callable[[int], None] | None = None
 
     def __call__(self, batch: DataFrame, epoch: int) -> None:
@@ -64,7 +64,7 @@ class Table:
         written.write_bytes(pickle.dumps(rows))
         written.replace(self.folder / str(epoch))
         failed = self.folder.with_name("failed")
-        if epoch == self.fail_at and not failed.exists():
+        if self.fails and not failed.exists():
             failed.touch()
             raise OSError("the sink is down")
         if self.then is not None:
@@ -107,7 +107,7 @@ def refused(run: Callable[[], object], error_type: type[Exception], reason: str)
 def event_time(spark: SparkSession, folder: Path) -> None:
     """Sessions by event time on disk: a call fails, a sink fails, and the parallelism and the place change."""
     run = event_times.Run(spark, folder)
-    table = served(run, fail_at=4)  # version 3 is the restarted pipeline's claim
+    table = served(run)
     run.settings["state_backend"] = DiskStateBackend()
     run.write_input(3)
     unmarked = spark.readStream.schema(run.schema).parquet(str(folder / "in"))
@@ -117,6 +117,7 @@ def event_time(spark: SparkSession, folder: Path) -> None:
     run.function.wrong = 205  # in the third batch, which is run again
     fails(run.run, "the service said no")
     run.function.wrong = None
+    table.fails = True
     fails(lambda: run.run(parallelism=3), "the sink is down")
     run.run(parallelism=3)
     run.write_input(3)

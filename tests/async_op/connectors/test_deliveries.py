@@ -33,7 +33,7 @@ from tests.async_op.job import kit
 from tests.async_op.job.kit import Epochs, same
 
 # All of a job is one epoch, however slow the machine is.
-new_job = partial(kit.new_job, snapshot_interval=600.0)
+new_job = partial(kit.new_job, **kit.AT_ITS_END)
 
 
 class Away(Epochs):

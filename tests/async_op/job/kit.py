@@ -138,8 +138,12 @@ class Watched:
         return max(sum(0 <= began - first <= seconds + _TINY_SECONDS for began in self.begun) for first in self.begun)
 
 
+AT_ITS_END = {"snapshot_interval": 3600.0}
+"""For a job that cuts only once, at the end of its input, however long a busy machine takes until then."""
+
+
 def new_job(source: Any, steps: Any, sink: Any, **options: Any) -> Job:
-    """Return a job with a place of its own."""
+    """Return a job with a place of its own, which cuts often."""
     options = {"snapshots": f"memory://{uuid.uuid4().hex}", "job_id": "job", "snapshot_interval": 0.02} | options
     return Job(source, steps, sink, **options)
 

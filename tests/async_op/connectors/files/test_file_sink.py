@@ -37,7 +37,7 @@ from async_op.connectors.files.sink import FileFolder
 from keygroups import ConfigError
 from snapshots import PathObstructed
 from tests.async_op.connectors.kit import opened, values_of
-from tests.async_op.job.kit import new_job, put_back, same
+from tests.async_op.job.kit import AT_ITS_END, new_job, put_back, same
 
 ROWS = [{"n": 1, "name": 'é\n"x"\ry'}, {"n": 2, "name": None}, {"n": 3, "name": "a\rb"}]
 
@@ -109,6 +109,7 @@ async def test_dead_letters_of_a_sink_of_lines_are_json(tmp_path: Path) -> None:
         dead_letters=FileSink(tmp_path / "letters", "lines"),
         snapshots=tmp_path / "snapshots",
         job_id="job",
+        **AT_ITS_END,
     ).run()
 
     letter = visible(tmp_path / "letters")["epoch-00000000000000000001.jsonl"]
@@ -176,7 +177,7 @@ async def test_files_of_another_job_are_not_replaced(tmp_path: Path, storage: st
 async def test_files_of_versions_that_were_given_up_have_to_be_removed(tmp_path: Path, versions: int) -> None:
     def job(*numbers: int) -> Any:
         sink = FileSink(tmp_path / "out", "json")
-        return new_job([*numbers], same, sink, snapshots=str(tmp_path / "snapshots"))
+        return new_job([*numbers], same, sink, snapshots=str(tmp_path / "snapshots"), **AT_ITS_END)
 
     for count in range(1, 5):
         await job(*range(count)).run()

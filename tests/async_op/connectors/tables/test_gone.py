@@ -35,7 +35,7 @@ from async_op.dead_letters import letter_value
 from keygroups import ConfigError
 from snapshots import WriterFenced
 from tests.async_op.connectors.tables.targets import Delta, Iceberg, Postgres, Target
-from tests.async_op.job.kit import Epochs, Log, new_job, put_back, running
+from tests.async_op.job.kit import AT_ITS_END, Epochs, Log, new_job, put_back, running
 from tests.quick import first_is_quick
 
 
@@ -88,7 +88,7 @@ def put_table_back(target: Target, epoch: int) -> None:
 
 def job_into(target: Target, folder: Path, *numbers: int, name: str = "job", **options: Any) -> Job:
     sink = target.sink(name)
-    return new_job([*numbers], as_row, sink, snapshots=str(folder / "snapshots"), **options)
+    return new_job([*numbers], as_row, sink, snapshots=str(folder / "snapshots"), **AT_ITS_END, **options)
 
 
 async def test_a_table_that_was_removed_between_two_runs_is_not_recreated(target: Target, tmp_path: Path) -> None:
