@@ -410,7 +410,8 @@ def _first_end(data: bytes, ends: tuple[bytes, ...]) -> int:
 
 def check_delimiter(delimiter: object, format: str) -> None:
     """Raise a `ConfigError` unless this may be between the fields of CSV, or is the default of another format."""
-    if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n\0':
+    is_half = isinstance(delimiter, str) and "\ud800" <= delimiter <= "\udfff"  # of a surrogate pair, as in JSON
+    if not isinstance(delimiter, str) or len(delimiter) != 1 or is_half or delimiter in '"\r\n\0\ufeff':
         raise ConfigError("delimiter", delimiter, "pass one character that is neither a quote nor the end of a line")
     if format != "csv" and delimiter != ",":
         raise only_csv("delimiter", delimiter, format)

@@ -757,6 +757,7 @@ async def test_csv_may_have_another_delimiter_and_no_header(tmp_path: Path) -> N
         ("csv", {"delimiter": ";;"}, "one character"),
         ("csv", {"delimiter": '"'}, "neither a quote"),
         ("csv", {"delimiter": None}, "one character"),
+        ("csv", {"delimiter": "\ud83d"}, "one character"),
         ("json", {"delimiter": ";"}, "only CSV"),
         ("lines", {"columns": ["a"]}, "only CSV"),
         ("csv", {"columns": []}, "all columns"),
