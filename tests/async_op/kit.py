@@ -65,7 +65,7 @@ def threads_since(before: set[threading.Thread]) -> list[str]:
     since = [thread for thread in threading.enumerate() if thread not in before]
     for thread in since:
         if thread.name == "keygroups watchdog":
-            thread.join(2)
+            thread.join(60)
     return sorted(thread.name for thread in since if thread.is_alive())
 
 
