@@ -21,17 +21,17 @@ def first_are_quick(count: int, cases: Iterable[Any]) -> list[Any]:
     return [*cases[:count], *(pytest.param(*case, marks=pytest.mark.thorough) for case in marked)]
 
 
-def few_are_quick(cases: Iterable[tuple[str, str]]) -> list[Any]:
+def few_are_quick(cases: Iterable[tuple[Any, Any]]) -> list[Any]:
     """Return the cases of a rule and a place that it holds at: all but few are marked `thorough`.
 
     Each rule stays at the place that has had the fewest of them until then, and each place has one.
     """
     cases = list(cases)
-    places_of: dict[str, list[str]] = {}
+    places_of: dict[Any, list[Any]] = {}
     for place, rule in cases:
         places_of.setdefault(rule, []).append(place)
     counts = Counter({place: 0 for place, _ in cases})
-    quick: set[tuple[str, str]] = set()
+    quick: set[tuple[Any, Any]] = set()
     for rule, places in places_of.items():
         place = min(places, key=counts.__getitem__)
         counts[place] += 1

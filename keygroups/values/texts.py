@@ -161,7 +161,7 @@ def line_of(value: Any) -> str:
     Raises
     ------
     Refusal
-        The value is not text, or who reads the line finds another text or several.
+        The value is not text, or its reader would find another text or several lines.
     """
     text = without_numpy(value)
     if type(text) is not str:

@@ -166,7 +166,7 @@ class FileSource(Source[Any]):
             raise ConfigError("glob", redacted(self._pattern), reason)
         self._format = format
         check_delimiter(delimiter, format)
-        self._delimiter, self._columns = delimiter, _names_of(columns, format)
+        self._delimiter, self._columns = delimiter, _checked_columns(columns, format)
         reason = "name the column, or leave it out"
         check_instance("timestamp", timestamp, (str, type(None)), reason=reason)
         self._timestamp = timestamp
@@ -400,7 +400,7 @@ async def _pulled(
         files.submit(blocks.close)
 
 
-def _names_of(columns: object, format: str) -> tuple[str, ...] | None:
+def _checked_columns(columns: object, format: str) -> tuple[str, ...] | None:
     """Return the names of the columns of CSV without a header, checked."""
     if columns is None:
         return None
