@@ -15,9 +15,9 @@ import pyarrow as pa
 from pyarrow import types
 
 from keygroups.values.rows import names_of
-from keygroups.values.scalars import Misfit, Refusal, without_numpy
+from keygroups.values.scalars import Misfit, Refusal, items_of, without_numpy
 from keygroups.values.type_checks import column_of
-from keygroups.values.zones import zone_of
+from keygroups.values.zones import zone_of, zones_of
 
 _DECLARE = "pass a schema"
 
@@ -159,12 +159,14 @@ def _decimal(values: Sequence[Any]) -> pa.DataType:
 
 
 def _timestamp(values: Sequence[dt.datetime]) -> pa.DataType:
-    zones = {value.tzinfo for value in values}
-    if zones == {None}:
+    zones = zones_of(values)
+    are_aware = {zone is not None for zone in zones}
+    if are_aware == {False}:
         return pa.timestamp("us")
-    if None in zones:
+    if len(are_aware) > 1:
         raise Refusal("some have a time zone and others none; give all a time zone, or none")
-    return pa.timestamp("us", _zone_name(zones.pop()) if len(zones) == 1 else "UTC")
+    names = {*map(_zone_name, zones)}
+    return pa.timestamp("us", names.pop() if len(names) == 1 else "UTC")
 
 
 def _zone_name(zone: dt.tzinfo | None) -> str:
@@ -177,7 +179,7 @@ def _zone_name(zone: dt.tzinfo | None) -> str:
 
 def _list(values: Sequence[Any]) -> pa.DataType:
     try:
-        lists = (value.tolist() if type(value) is np.ndarray else value for value in values)
+        lists = (items_of(value) if type(value) is np.ndarray else value for value in values)
         return pa.list_(_type_of([*chain.from_iterable(lists)]))
     except Refusal as refusal:
         raise refusal.inside("[]") from None

@@ -19,7 +19,7 @@ from pyarrow import types
 from keygroups.values.inference import COLUMN_TYPES
 from keygroups.values.scalars import CONVERSION_ERRORS, Refusal
 from keygroups.values.stored_types import reason_against
-from keygroups.values.zones import zone_of
+from keygroups.values.zones import zone_of, zones_of
 
 FIELDS_MAX = 256
 """A type with more fields is not inferred: dicts with many keys are rather mappings than rows."""
@@ -185,10 +185,9 @@ def _decimal_of(values: Sequence[Decimal]) -> pa.DataType:
 
 
 def _timestamp_of(values: Sequence[dt.datetime]) -> pa.DataType:
-    zones = {value.tzinfo for value in values}
-    if len(zones) > 1:
+    zone, *others = zones_of(values)
+    if any(not _are_same_zone(zone, other) for other in others):
         raise Refusal("they have several time zones")
-    (zone,) = zones
     if zone is None:
         return pa.timestamp("us")
     if zone is dt.UTC:
@@ -333,16 +332,14 @@ def _check_steps(microseconds: Sequence[int], type_: pa.DataType) -> None:
 
 def _check_timestamps(values: Sequence[dt.datetime], type_: pa.DataType) -> None:
     _check_steps([value.microsecond for value in values], type_)
-    zones = {value.tzinfo for value in values}
+    zones = zones_of(values)
     if type_.tz is None:
-        if zones != {None} or any(value.fold for value in values):
+        if any(zone is not None for zone in zones) or any(value.fold for value in values):
             raise Refusal("it has a time zone or a fold")
         return
     expected = zone_of(type_.tz)
-    # Equal zones may have different names, so each value's own is looked at unless they are one object.
-    if not all(
-        _are_same_zone(zone, expected) for zone in {id(value.tzinfo): value.tzinfo for value in values}.values()
-    ):
+    # Equal zones may have different names.
+    if not all(_are_same_zone(zone, expected) for zone in zones):
         raise Refusal(f"its time zone is another than the column has, {type_}")
     # A time in an hour that clocks skip comes back as another one.
     back = (moment.astimezone(expected) for moment in pa.array(values, type_).to_pylist())

@@ -115,19 +115,37 @@ def kind_of(type_: pa.DataType, *, naive_is_local: bool = False, bytes_like: boo
 
 def without_numpy(value: Any) -> Any:
     """Return the Python value for which a scalar of NumPy or pandas stands; one that has none is returned as it is."""
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        return _python_time(value)
     if isinstance(value, np.generic):
-        if value.dtype.kind not in "mM":
-            plain = value.item()
-            return value if isinstance(plain, np.generic) else plain  # a longdouble gives another longdouble
-        coarse = value.astype(f"{value.dtype.kind}8[us]") if type(value.item()) is int else value
-        is_exact = not np.isnat(value) and coarse == value and coarse.astype(value.dtype) == value
-        return coarse.item() if is_exact else value
+        plain = value.item()
+        return value if isinstance(plain, np.generic) else plain  # a longdouble gives another longdouble
     if type(value).__module__.startswith("pandas.") and not _is_nat(value) and not getattr(value, "nanosecond", 0):
         if isinstance(value, dt.datetime):
             return value.to_pydatetime()  # type: ignore[attr-defined]
         if isinstance(value, dt.timedelta) and not value.nanoseconds:  # type: ignore[attr-defined]
             return value.to_pytimedelta()  # type: ignore[attr-defined]
     return value
+
+
+def items_of(array: np.ndarray) -> list[Any]:
+    """Return what an array of NumPy holds; its `tolist` makes integers of times with nanoseconds."""
+    if not array.ndim:
+        raise Refusal("it is an array without dimensions, not a list")
+    return array.tolist() if array.dtype.kind in "iufb" else list(array)
+
+
+def _python_time(value: np.datetime64 | np.timedelta64) -> Any:
+    """Return the date, time or interval that a scalar of NumPy is; one that no class of `datetime` has stays as it is.
+
+    NumPy gives integers for these: years before 1 and after 9999, months without a year, intervals without a unit.
+    """
+    unit, _ = np.datetime_data(value.dtype)
+    if np.isnat(value) or unit == "generic" or (isinstance(value, np.timedelta64) and unit in "YM"):
+        return value
+    coarse = value.astype(f"{value.dtype.kind}8[us]") if type(value.item()) is int else value
+    is_exact = coarse == value and coarse.astype(value.dtype) == value and type(coarse.item()) is not int
+    return coarse.item() if is_exact else value
 
 
 def _is_nat(value: Any) -> bool:
@@ -167,7 +185,9 @@ def _integers(type_: pa.DataType) -> Kind:
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (float, Decimal) or (isinstance(value, Rational) and not isinstance(value, int))
+    # NumPy counts its intervals among the integers.
+    is_rational = isinstance(value, Rational) and not isinstance(value, int | np.timedelta64)
+    return is_rational or type(value) in (float, Decimal)
 
 
 def _whole(value: Any) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
-from keygroups.values.scalars import Kind, Refusal, kind_of
+from keygroups.values.scalars import Kind, Refusal, items_of, kind_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,8 +154,8 @@ class _Lists(Fitter):
         kind = type(value)
         if kind is list or kind is tuple:
             return value  # type: ignore[no-any-return]
-        if kind is np.ndarray and value.ndim:
-            return value.tolist() if value.dtype.kind in "iufb" else list(value)
+        if kind is np.ndarray:
+            return items_of(value)
         if self._any and isinstance(value, Iterable) and not isinstance(value, _NO_LISTS):
             return list(value)
         raise Refusal(f"it is a {kind.__qualname__}, not a list")

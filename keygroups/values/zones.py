@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from collections.abc import Collection, Iterable
 from functools import cache, lru_cache
 
 import pyarrow as pa
@@ -34,6 +35,11 @@ def zone_of(name: str) -> dt.tzinfo:
     from zoneinfo import ZoneInfo  # loading it takes 5 ms
 
     return ZoneInfo(str(zone))
+
+
+def zones_of(moments: Iterable[dt.datetime]) -> Collection[dt.tzinfo | None]:
+    """Return the time zones of points in time, each object once: those of dateutil have no hash."""
+    return {id(moment.tzinfo): moment.tzinfo for moment in moments}.values()
 
 
 @lru_cache

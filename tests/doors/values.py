@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from dateutil import tz
 from hypothesis import strategies as st
 
 from tests.arrow import HAS_LISTS_OF_FIXED_SIZE
@@ -76,6 +77,15 @@ IN_FILES: dict[str, list[Any]] = {
 }
 """Values that files without a schema hold; those of Parquet have one type."""
 
+OTHERS: list[Any] = [
+    *(YEAR.replace(tzinfo=zone) for zone in (tz.tzutc(), tz.tzoffset(None, 3600), tz.gettz("Europe/Berlin"))),
+    *(np.datetime64("10000-01-01"), np.datetime64("2026-01"), np.datetime64("2026-01-02T03:04:05.000000001")),
+    *(np.timedelta64(1, unit) for unit in ("h", "ps", "M", "generic")),
+    *(np.array(1), np.array([1, 2]), np.array([[1], [2]]), np.array(["a"]), np.array(YEAR, "datetime64[s]")),
+    *(np.bytes_(b"a"), np.void(b"a"), np.float16(0.1), np.complex64(1), np.bool_(True)),
+]
+"""Values whose classes are those of NumPy and dateutil, which botocore and many parsers of dates return."""
+
 SCALARS = st.one_of(
     st.none(),
     st.booleans(),
@@ -95,6 +105,7 @@ SCALARS = st.one_of(
         [-0.0, Decimal("-0"), Level.LOW, Colour.RED, np.str_("a"), np.int64(3), np.float32(0.1), 2**53 + 1, "\ud83d"]
     ),
     st.sampled_from([np.longdouble("0.1"), np.datetime64("NaT", "s")]),
+    st.sampled_from(range(len(OTHERS))).map(lambda at: OTHERS[at]),  # not all of them have a hash
     st.builds(lambda moment: moment.replace(fold=1), st.datetimes()),
 )
 VALUES = st.recursive(
@@ -148,7 +159,10 @@ def same_in(type_: pa.DataType, value: Any, back: Any) -> bool:
 def same_in_column(value: Any, back: Any) -> bool:
     """Return whether a column has kept a value: numbers stay equal, and tuples are lists."""
     if isinstance(value, np.generic):
-        return same_in_column(value.item(), back)
+        is_time_without_class = isinstance(value, np.datetime64 | np.timedelta64) and type(value.item()) is int
+        return not is_time_without_class and same_in_column(value.item(), back)
+    if isinstance(value, np.ndarray):
+        return bool(value.ndim) and same_in_column(value.tolist(), back)
     if isinstance(value, enum.Enum | OrderedDict | bytearray):
         return False
     match value:
@@ -192,7 +206,7 @@ def json_form(value: Any) -> Any:
         case enum.Enum() | OrderedDict() | bytearray() | bytes() | Decimal():
             raise AssertionError("it was to be refused")
         case np.generic():
-            return value.item()
+            return json_form(value.item())
         case dt.date() | dt.time():
             return value.isoformat()
         case list() | tuple():
