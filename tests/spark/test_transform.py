@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 from pyspark.errors import PythonException
+from pyspark.ml.linalg import DenseVector, SparseVector, VectorUDT
 from pyspark.sql import SparkSession
-from pyspark.sql.types import VariantVal
+from pyspark.sql.types import StructType, VariantVal
 
 from async_op import AsyncDataStream, AsyncFunction, FixedDelayRetry, shared
 from keygroups import ConfigError, ValueState
@@ -236,3 +237,19 @@ def test_a_variant_comes_as_its_two_parts_and_leaves_as_them(spark: SparkSession
     rows = AsyncDataStream.ordered_wait(frame, decoded, output_schema="doc variant, text string").collect()
 
     assert [(row.doc.toPython(), row.text) for row in rows] == 2 * [({"a": [1, None, "ü"]}, "{'a': [1, None, 'ü']}")]
+
+
+async def doubled(row):
+    vector = VectorUDT().deserialize(tuple(row["v"].values()))
+    return row["v"], VectorUDT().serialize(DenseVector(vector.toArray() * 2))
+
+
+def test_a_vector_comes_and_leaves_as_what_spark_stores_of_it(spark: SparkSession) -> None:
+    vectors = [DenseVector([1.0, 2.0]), SparseVector(3, {1: 5.0})]
+    frame = spark.createDataFrame([(vector,) for vector in vectors], StructType().add("v", VectorUDT()))
+
+    output = StructType().add("v", VectorUDT()).add("doubled", VectorUDT())
+    rows = AsyncDataStream.ordered_wait(frame, doubled, output_schema=output).collect()
+
+    assert [row.v for row in rows] == vectors
+    assert [row.doubled for row in rows] == [DenseVector([2.0, 4.0]), DenseVector([0.0, 10.0, 0.0])]
