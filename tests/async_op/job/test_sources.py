@@ -111,13 +111,15 @@ async def test_a_frame_is_read_on_where_the_snapshot_says() -> None:
 @pytest.mark.parametrize(
     ("source", "hint"),
     [
-        ({"a": 1}, "items"),
+        ({"a": 1}, "pass a list"),
         ({"b", "a"}, "sorted"),
         (frozenset("ab"), "sorted"),
         ({"a": 1}.keys(), "sorted"),
-        (bytearray(b"ab"), "iterable"),
+        (bytearray(b"ab"), "pass a list"),
+        (memoryview(b"ab"), "pass a list"),
+        ("orders/*.csv", "pass a Source"),
     ],
-    ids=["dict", "set", "frozenset", "keys", "bytearray"],
+    ids=["dict", "set", "frozenset", "keys", "bytearray", "memoryview", "text"],
 )
 def test_what_would_be_read_by_its_parts_or_in_no_order_is_refused(source: Any, hint: str) -> None:
     with pytest.raises(ConfigError, match=hint) as caught:
