@@ -17,7 +17,7 @@ from async_op.in_flight.key_assignment import checked_hash
 from keygroups.errors import in_message
 from keygroups.hashing import key_hasher
 from keygroups.names import in_step
-from keygroups.state import identity_of
+from keygroups.state import identity_of, original_of
 from keygroups.state.timers import TIMER_STATES, Timer
 from snapshots import IncompatibleSnapshot, InFlightElement, Snapshot
 from snapshots.format.steps import of_step
@@ -146,10 +146,11 @@ def _stored_shapes(snapshot: Snapshot, step: str) -> set[str]:
     return shapes
 
 
-def _shape(key: object) -> str:
-    if isinstance(key, tuple):  # a key of several columns
-        return f"({', '.join(map(_shape, key))})"
-    return type(key).__name__
+def _shape(key: Hashable) -> str:
+    stored = original_of(identity_of(key))  # a key of NumPy is stored as the key of Python that it equals
+    if isinstance(stored, tuple):  # a key of several columns
+        return f"({', '.join(map(_shape, stored))})"
+    return type(stored).__name__
 
 
 class _FirstKeyChecked:

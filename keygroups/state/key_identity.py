@@ -70,7 +70,7 @@ def _typed(key: Hashable) -> Hashable:
 def _plain(key: Any) -> Any:
     """Return the canonical form of a key."""
     match key:
-        case np.generic():
+        case np.generic() | dt.datetime() if type(key) is not dt.datetime:
             plain = without_numpy(key)
             return key if plain is key else _plain(plain)
         case tuple():

@@ -9,6 +9,7 @@ import uuid
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pytest
 
 from async_op import AsyncFunction, InvocationContext, Step
@@ -179,6 +180,8 @@ KEYS: dict[str, Any] = {
     "decimals": lambda value: Decimal(value["number"]),
     "floats": lambda value: value["number"] / 2,
     "bytes": lambda value: value["user"].encode(),
+    "numbers of NumPy": lambda value: np.int64(value["number"]),
+    "several, of NumPy": lambda value: (np.str_(value["user"]), np.float32(value["number"] / 2)),
     "of two types": lambda value: value["user"] if value["number"] == 1 else value["number"],
 }
 

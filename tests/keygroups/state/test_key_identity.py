@@ -7,10 +7,11 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from keygroups import KeyGroupRange, UnstorableValue
-from keygroups.state import MISSING, identity_of
+from keygroups.state import MISSING, identity_of, original_of
 from tests.backends import new_backend
 from tests.snapshot_kit import COUNT, G, new_store, part
 
@@ -66,3 +67,11 @@ class TestTypedKeys:
         one, two = (np.datetime64(f"2026-01-02T00:00:00.00000000{n}", "ns") for n in (1, 2))
         assert identity_of(one) == one != identity_of(two)
         assert identity_of(np.longdouble("0.1")) == np.longdouble("0.1")
+
+
+@pytest.mark.parametrize("zone", [None, dt.UTC])
+def test_a_time_of_pandas_is_a_key_of_python_which_state_can_hold(zone: dt.tzinfo | None) -> None:
+    time = dt.datetime(2026, 1, 2, tzinfo=zone)
+    for key in (time, (time, "a")):
+        of_pandas = (pd.Timestamp(time), "a") if isinstance(key, tuple) else pd.Timestamp(time)
+        assert repr(original_of(identity_of(of_pandas))) == repr(key)
