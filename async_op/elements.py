@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from keygroups.arguments import check_integer
 from keygroups.errors import ConfigError
 from keygroups.representation import fields_repr
 from keygroups.safe_text import printable
+from keygroups.values.scalars import without_numpy
 
 TIMESTAMP_MAX = 2**63 - 1
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_TEXT_MAX = 40
+"""No time has a longer text, and Python refuses to make a number of thousands of digits."""
 
 
 class Record(NamedTuple):
@@ -71,9 +79,41 @@ def output_id(parent: ElementId, number: int) -> ElementId:
     return (f"{parent}/", number) if isinstance(parent, str) else (parent, number)
 
 
+def timestamp_in(found: object) -> int | None:
+    """Return the timestamp that a field of a record holds, in milliseconds since the epoch; None if it holds none.
+
+    A field holds a timestamp as a whole number of milliseconds, also as text or as a float without a fraction, or as a
+    datetime, also as text in ISO 8601. Times are rounded down, and without a time zone they are in UTC, as in Spark.
+
+    Examples
+    --------
+    >>> timestamp_in("1700000000000"), timestamp_in("2023-11-14T22:13:20Z"), timestamp_in("soon")
+    (1700000000000, 1700000000000, None)
+    """
+    milliseconds = found if type(found) is int else _milliseconds_in(without_numpy(found))
+    return milliseconds if milliseconds is not None and -TIMESTAMP_MAX - 1 <= milliseconds <= TIMESTAMP_MAX else None
+
+
+def _milliseconds_in(found: object) -> int | None:
+    match found:
+        case datetime():
+            with suppress(ValueError, OverflowError):  # NaT of pandas; the first and last hours that Python has
+                return ((found if found.tzinfo is not None else found.replace(tzinfo=UTC)) - _EPOCH) // _MILLISECOND
+        case int() if not isinstance(found, bool):
+            return int(found)
+        case float() if found.is_integer():
+            return int(found)
+        case str() if len(found) <= _TEXT_MAX:
+            if found.removeprefix("-").isdecimal():
+                return int(found)
+            with suppress(ValueError):
+                return _milliseconds_in(datetime.fromisoformat(found)) if ":" in found else None
+    return None
+
+
 def check_timestamp(timestamp: object) -> int:
     """Return milliseconds since the epoch as an integer; raises `ConfigError` for what is none, or has over 64 bits."""
-    reason = "timestamps are milliseconds since the epoch; for a datetime pass round(1000 * moment.timestamp())"
+    reason = "timestamps are milliseconds since the epoch; for a datetime pass int(1000 * moment.timestamp())"
     return check_integer("timestamp", timestamp, -TIMESTAMP_MAX - 1, TIMESTAMP_MAX, reason=reason)
 
 

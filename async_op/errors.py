@@ -297,7 +297,7 @@ class UnusableTimestamp(KeyGroupsError, ValueError):
         has = f"the timestamp {in_message(found, self.found)}" if column is None else f"no column {column!r}"
         super().__init__(
             f"{in_message(element, self.element)} has {has}; `timestamps` has to give milliseconds since the epoch "
-            "as an int, to a datetime, or to None for an element without a timestamp"
+            "as an int, a datetime, or None for an element without a timestamp"
         )
 
 

@@ -248,11 +248,12 @@ class AsyncDataStream:
             How the threads of Spark's tasks wait for each other, only for a DataFrame; a dict has settings with Storm's
             names. By default they park.
         timestamps : callable or column name, optional
-            How to get the timestamp of an element: milliseconds since the epoch, a datetime, or None. Then `ctx` has
-            it, and event time passes: before each element that is later than all others, a watermark goes in. No
-            output passes a watermark, and timers of event time fire before it leaves. The calls for later elements
-            may begin before that; with `capacity=1` they do not. At the end of the stream all timers of event time
-            fire, so one that always registers the next one never ends. Late elements are called for like all others.
+            How to get the timestamp of an element: milliseconds since the epoch, a datetime (without a time zone it is
+            in UTC), either of them as text, or None. Then `ctx` has it, and event time passes: before each element that
+            is later than all others, a watermark goes in. No output passes a watermark, and timers of event time fire
+            before it leaves. The calls for later elements may begin before that; with `capacity=1` they do not. At the
+            end of the stream all timers of event time fire, so one that always registers the next one never ends. Late
+            elements are called for like all others.
             With `snapshots`, watermarks go in five times a second instead. A `Source` gives its timestamps itself. Only
             for a stream in this process: `AsyncPipeline` has `event_time`.
         watermark_delay : float or timedelta, optional

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, TypeAlias
 
 from async_op.durations import check_delay
-from async_op.elements import Element
+from async_op.elements import Element, timestamp_in
 from async_op.errors import UnusableTimestamp
 from keygroups.arguments import Duration, check_callable
 from keygroups.errors import ConfigError
 from keygroups.safe_text import described, repr_of
 from snapshots.format.subtask import RefusedValue
 
-TimestampsBy: TypeAlias = Callable[[Any], int | datetime | None] | str
+TimestampsBy: TypeAlias = Callable[[Any], int | float | str | datetime | None] | str
 """How to get the timestamp of a value: a callable, or a column name."""
 
 LAST_WATERMARK = 2**63 - 1
 """The watermark at the end of the input: no timer of event time is later."""
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
 
 
 class Timestamps:
@@ -34,7 +31,7 @@ class Timestamps:
     Parameters
     ----------
     timestamp_of : callable
-        Returns the timestamp of a value: milliseconds since the epoch, a datetime, or None.
+        Returns the timestamp of a value in a form that `timestamp_in` knows, or None.
     delay : int
         By how many milliseconds an element may come after a later one.
     """
@@ -75,11 +72,8 @@ class Timestamps:
         timestamp = self._timestamp_of(value)
         if timestamp is None:
             return None
-        try:
-            milliseconds = _milliseconds(timestamp) if isinstance(timestamp, datetime) else timestamp
-        except (ValueError, OverflowError):  # not a time
-            raise UnusableTimestamp(value, timestamp) from None
-        if not isinstance(milliseconds, int) or isinstance(milliseconds, bool) or not -(2**63) <= milliseconds < 2**63:
+        milliseconds = timestamp_in(timestamp)
+        if milliseconds is None:
             raise UnusableTimestamp(value, timestamp)
         return milliseconds
 
@@ -111,9 +105,3 @@ def _column(name: str) -> Callable[[Any], object]:
             raise UnusableTimestamp(value, None, name) from None
 
     return timestamp_of
-
-
-def _milliseconds(time: datetime) -> int:
-    """Return milliseconds since the epoch; a time without a zone counts as UTC, as in Arrow."""
-    aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-    return (aware - _EPOCH) // _MILLISECOND

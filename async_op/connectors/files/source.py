@@ -7,7 +7,6 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from datetime import datetime
 from os import PathLike
 from typing import Any
 from urllib.parse import unquote
@@ -31,7 +30,7 @@ from async_op.connectors.files.text import Block, Mark, TextReader, check_delimi
 from async_op.connectors.retrying import RETRY
 from async_op.connectors.source import PartitionId, Reached, Read, Source, Undecodable
 from async_op.dead_letters import OnError, check_on_error
-from async_op.elements import TIMESTAMP_MAX
+from async_op.elements import timestamp_in
 from async_op.retry import RetryPolicy
 from keygroups.arguments import (
     Duration,
@@ -49,8 +48,6 @@ from snapshots.filesystem import options_of, redacted
 _log = logging.getLogger(__name__)
 
 FORMATS = ("json", "csv", "parquet", "lines")
-_DIGITS_MAX = 20
-"""No timestamp has more digits, and Python refuses to convert thousands of them."""
 _OPEN_FILES_MAX = 64
 """How many files are read side by side; the others wait for their turn, so that handles do not run out."""
 
@@ -91,8 +88,8 @@ class FileSource(Source[Any]):
         True: every file is read to its end once. False: new files and what is added to files is read as it comes. Then
         a last line without an end waits for the rest of it.
     timestamp : str, optional
-        The field that is the timestamp of a record: milliseconds as a whole number, also as a float such as 5.0 or as
-        text of digits, or a `datetime` with a time zone.
+        The field that is the timestamp of a record: a whole number of milliseconds since the epoch, also as text, or a
+        date with a time, also as text in ISO 8601. Without a time zone it is in UTC.
     poll_interval : float or timedelta
         Seconds between two listings of an unbounded source. One listing serves all files, however many they are. If
         it takes long, it comes less often.
@@ -330,11 +327,10 @@ class FileSource(Source[Any]):
             value = {**fields, **value}
         if self._timestamp is None:
             return value, None
-        timestamp = _timestamp_of(value, self._timestamp)
-        if timestamp is None or not -TIMESTAMP_MAX - 1 <= timestamp <= TIMESTAMP_MAX:
-            found = value.get(self._timestamp) if isinstance(value, dict) else None
-            shown = in_message(found)
-            raise ValueError(f"{self._timestamp}={shown} is neither milliseconds nor a datetime with a time zone")
+        found = value.get(self._timestamp) if isinstance(value, dict) else None
+        timestamp = timestamp_in(found)
+        if timestamp is None:
+            raise ValueError(f"{self._timestamp}={in_message(found)} is neither milliseconds nor a date with a time")
         return value, timestamp
 
     # The methods below run on threads.
@@ -440,17 +436,3 @@ def _is_done(one: FilePartition, seen: Stamp | None) -> bool:
 
 def _reason_of(error: Exception) -> str:
     return "it is cut off" if isinstance(error, Incomplete) else str(error)
-
-
-def _timestamp_of(value: Any, field: str) -> int | None:
-    found = value.get(field) if isinstance(value, dict) else None
-    match found:
-        case datetime() if found.tzinfo is not None:
-            return round(found.timestamp() * 1000)
-        case int() if not isinstance(found, bool):
-            return found
-        case float() if found.is_integer():
-            return int(found)
-        case str() if len(found) <= _DIGITS_MAX and found.removeprefix("-").isdecimal():
-            return int(found)
-    return None

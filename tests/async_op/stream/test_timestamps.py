@@ -9,6 +9,7 @@ from contextlib import aclosing
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
+import numpy as np
 import pytest
 
 from async_op import AsyncBatchFunction, AsyncDataStream, AsyncFunction, ElementFailed, InvocationContext
@@ -206,11 +207,14 @@ async def test_a_column_name_and_datetimes_are_timestamps_too(mode: str) -> None
         datetime(1970, 1, 1, 2, tzinfo=east),
         None,
         datetime(1969, 12, 31, tzinfo=UTC),
+        np.int64(6),
+        np.datetime64("1970-01-01T00:00:02"),
+        "1970-01-01T00:00:03.999999Z",
     ]
     rows = [{"at": time, "id": number} for number, time in enumerate(times)]
     wait = WAITS[mode](rows, Seeing(), timestamps="at", key_by="id")
     assert [output async for output in wait] == []
-    assert seen == [5, 1000, 3_600_000, None, -86_400_000]
+    assert seen == [5, 1000, 3_600_000, None, -86_400_000, 6, 2000, 3999]
 
 
 @pytest.mark.parametrize("make", [list, iter, asynchronous])

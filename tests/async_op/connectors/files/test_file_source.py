@@ -222,8 +222,11 @@ async def test_row_groups_before_the_position_are_not_read(tmp_path: Path) -> No
         (1700000000000.0, 1700000000000),
         ("-7", -7),
         (datetime(2020, 1, 1, tzinfo=UTC), 1577836800000),
+        (datetime(2020, 1, 1, 0, 0, 0, 999_999), 1577836800999),
+        ("2020-01-01T01:00:00+01:00", 1577836800000),
+        ("2020-01-01 00:00:00", 1577836800000),
     ],
-    ids=["int", "float", "text", "datetime"],
+    ids=["int", "float", "text", "datetime", "datetime without a zone", "ISO 8601", "ISO 8601 without a zone"],
 )
 async def test_a_field_is_the_timestamp(tmp_path: Path, stored, milliseconds) -> None:
     parquet.write_table(pa.Table.from_pylist([{"at": stored}]), tmp_path / "x.parquet")
@@ -240,6 +243,8 @@ async def test_a_field_is_the_timestamp(tmp_path: Path, stored, milliseconds) ->
         {"at": math.inf},
         {"at": True},
         {"at": "soon"},
+        {"at": "2020-01-01"},
+        {"at": "20:30"},
         {"at": "1" * 5000},
         {"at": 2**63},
         7,
