@@ -259,7 +259,7 @@ class _Writer:
         if (kind is int and value.bit_length() <= _INT_BITS_MAX) or (kind is float and math.isfinite(value)):
             return value
         self.has_tags = True
-        if kind in _TAGS:
+        if kind in _TAGS and not (isinstance(value, dt.datetime | dt.time) and _loses_its_zone(value)):
             name, to_plain = _TAGS[kind]
             return {name: self.part(to_plain(value), depth + 1)}
         return self._other(value)
@@ -317,12 +317,36 @@ _FOLD = " fold"
 
 
 def _moment_text(moment: dt.datetime | dt.time) -> str:
-    return moment.isoformat() + (_FOLD if moment.fold else "")
+    """Return a time as RFC 9557 has it, with the name of its zone: ``2026-01-02T03:04:05+01:00[Europe/Berlin]``."""
+    zone = _zone_name(moment.tzinfo)
+    return moment.isoformat() + (f"[{zone}]" if zone else "") + (_FOLD if moment.fold else "")
 
 
 def _moment_of(kind: type[dt.datetime] | type[dt.time], text: str) -> dt.datetime | dt.time:
-    moment = kind.fromisoformat(text.removesuffix(_FOLD))
-    return moment.replace(fold=1) if text.endswith(_FOLD) else moment
+    time, _, zone = text.removesuffix(_FOLD).partition("[")
+    moment = kind.fromisoformat(time).replace(fold=int(text.endswith(_FOLD)))
+    if not zone:
+        return moment
+    from zoneinfo import ZoneInfo  # loading it takes 5 ms
+
+    return moment.replace(tzinfo=ZoneInfo(zone.removesuffix("]")))
+
+
+def _zone_name(zone: dt.tzinfo | None) -> str | None:
+    if zone is None or type(zone) is dt.timezone:
+        return None
+    from zoneinfo import ZoneInfo  # loading it takes 5 ms
+
+    return zone.key if type(zone) is ZoneInfo else None
+
+
+def _loses_its_zone(moment: dt.datetime | dt.time) -> bool:
+    """Return whether the text of a time lacks its zone: an offset with a name, or a zone that has none for the time."""
+    zone = moment.tzinfo
+    if zone is None or _zone_name(zone):
+        return False
+    offset = moment.utcoffset()
+    return offset is None or (type(zone) is dt.timezone and repr(zone) not in (repr(dt.UTC), repr(dt.timezone(offset))))
 
 
 def _read(part: Any) -> Any:

@@ -8,6 +8,7 @@ import json
 import uuid
 from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import example, given
@@ -19,6 +20,9 @@ from keygroups.codec import register_codec
 from keygroups.values import array_of
 
 ANY_TEXT = st.text(st.characters(categories=["L", "N", "Cs", "Cc", "So"]), max_size=5)
+ZONES = st.sampled_from(
+    [dt.UTC, ZoneInfo("Europe/Berlin"), dt.timezone(dt.timedelta(hours=-5, seconds=1)), dt.timezone(dt.timedelta(0), "x")]
+)
 SCALARS = st.one_of(
     st.none(),
     st.booleans(),
@@ -27,8 +31,8 @@ SCALARS = st.one_of(
     ANY_TEXT,
     st.binary(max_size=5),
     st.dates(),
-    st.datetimes(timezones=st.none() | st.just(dt.UTC)),
-    st.times(),
+    st.datetimes(timezones=st.none() | ZONES, allow_imaginary=False),
+    st.times(timezones=st.none() | ZONES),
     st.timedeltas(),
     st.decimals(allow_nan=False),
     st.uuids(),
@@ -76,6 +80,7 @@ def check_storable(row: dict[str, Any]) -> None:
 @example(10**5000)
 @example({"half": "\ud83d", "\ud83d": [b"\x00", b"\xff"]})
 @example("a\0b")
+@example(dt.datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"), fold=1))
 def test_a_value_that_can_be_stored_comes_back_as_it_was(value: Any) -> None:
     row = row_of(letter(value), "pay")
     check_storable(row)
