@@ -23,7 +23,7 @@ from async_op import (
 from async_op.connectors import FileSink, FileSource, Sink
 from keygroups import KeyGroupsError
 from snapshots import SnapshotStore
-from tests.async_op.job.kit import Counting, Epochs, Gated, Log, new_job, running, same
+from tests.async_op.job.kit import AT_ITS_END, Counting, Epochs, Gated, Log, new_job, running, same
 
 
 def refusals_of(found: Explanation) -> list[str]:
@@ -40,7 +40,8 @@ async def test_a_first_run_begins_with_nothing_and_nothing_is_done(tmp_path: Pat
     before = contents_of(tmp_path)
     source = FileSource(str(tmp_path / "in" / "*"), "json", bounded=True)
     step = Step(same, key_by="user")
-    job = new_job(source, step, FileSink(tmp_path / "out", "json"), snapshots=tmp_path / "state", parallelism=2)
+    options: dict[str, Any] = {"snapshots": tmp_path / "state", "parallelism": 2, **AT_ITS_END}
+    job = new_job(source, step, FileSink(tmp_path / "out", "json"), **options)
 
     found = await job.explain()
 
