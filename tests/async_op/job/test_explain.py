@@ -66,7 +66,7 @@ async def test_a_later_run_continues_with_what_is_in_flight_and_undelivered(tmp_
 
     gated = Gated()
     gated.gate.set()
-    options: dict[str, Any] = {"snapshots": tmp_path, "parallelism": 1}
+    options: dict[str, Any] = {"snapshots": tmp_path, "parallelism": 1, **AT_ITS_END}
     job = new_job(Log([1], bounded=True), Step(gated, "gated"), Broken(), **options)
     with pytest.raises(RuntimeError, match="no"):
         await job.run()
