@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from types import CodeType, NoneType
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeGuard, TypeVar, cast
 
 from keygroups.errors import ConfigError
 
@@ -24,6 +24,9 @@ _NEVER_AWAITED = frozenset({NoneType, bool, int, str, tuple})
 
 _BOOLS = frozenset({"bool", "bool_"})
 """Names of the bools of Python and NumPy. NumPy 1 lets its own be an index."""
+
+_NO_NUMBERS = _BOOLS | {"timedelta64"}
+"""Names of types whose values are no numbers. NumPy counts its intervals among the integers, whatever their unit."""
 
 Duration: TypeAlias = float | timedelta
 """A length of time: seconds as a number, or a `datetime.timedelta`."""
@@ -71,7 +74,7 @@ def check_number(name: str, value: object, *, reason: str) -> float:
     ConfigError
         The value is not a number (a bool does not count), or it is not finite.
     """
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    if not _is_number(value):
         raise ConfigError(name, value, f"pass a number, not {_kind(value)}; {reason}")
     if not math.isfinite(value):
         raise ConfigError(name, value, f"pass a finite number; {reason}")
@@ -103,10 +106,14 @@ def check_positive_duration(name: str, value: object, *, reason: str | None = No
 def _seconds(name: str, value: object, reason: str | None) -> float:
     if isinstance(value, timedelta):
         return value.total_seconds()
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    if not _is_number(value):
         told = _told(f"pass seconds as a number, or a timedelta, not {_kind(value)}", reason)
         raise ConfigError(name, value, told)
     return float(value)
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, numbers.Real) and type(value).__name__ not in _NO_NUMBERS
 
 
 def seconds_of(duration: Duration) -> float:

@@ -23,7 +23,7 @@ class Odd:
 ODD: list[Any] = [
     *(None, True, False, 0, -1, 5, 2.5, math.nan, math.inf, 10**30, "", "x", "../x", "\ud800", b"x"),
     *([], [1], ["x"], [None], (), (1, 2), {}, {"a": 1}, {1: "a"}, {1}, range(3), timedelta(seconds=1)),
-    *(datetime(2020, 1, 1), Decimal("1.5"), np.int64(3), np.float64(1.5), pa.int64()),
+    *(datetime(2020, 1, 1), Decimal("1.5"), np.int64(3), np.float64(1.5), np.timedelta64(5, "s"), pa.int64()),
     *(Odd(), Odd, len, lambda: 1, lambda one: one, lambda one, other: one, Path("x"), pa.table({"a": [1]})),
 ]
 

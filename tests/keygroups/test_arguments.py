@@ -184,6 +184,13 @@ def test_a_duration_is_zero_or_more_and_has_an_end(value: Any) -> None:
             check_duration("d", value, reason="")
 
 
+@pytest.mark.parametrize("unit", ["generic", "ns", "s"])
+def test_an_interval_of_numpy_is_no_number_of_seconds(unit: Any) -> None:
+    for check in (check_number, check_duration, check_positive_duration):
+        with pytest.raises(ConfigError, match="not a value of type timedelta64"):
+            check("n", np.timedelta64(5, unit), reason="why")
+
+
 def test_numbers_of_other_libraries_are_numbers() -> None:
     assert check_number("n", np.float32(0.5), reason="") == check_number("n", Fraction(1, 2), reason="") == 0.5
     assert check_duration("d", np.int64(5), reason="") == 5
