@@ -38,7 +38,10 @@ def zone_of(name: str) -> dt.tzinfo:
 
 
 def zones_of(moments: Iterable[dt.datetime]) -> Collection[dt.tzinfo | None]:
-    """Return the time zones of points in time, each object once: those of dateutil have no hash."""
+    """Return the time zone objects that some datetimes have, each object once.
+
+    A set would not do, because the time zones of dateutil have no hash.
+    """
     return {id(moment.tzinfo): moment.tzinfo for moment in moments}.values()
 
 

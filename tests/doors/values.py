@@ -84,7 +84,7 @@ OTHERS: list[Any] = [
     *(np.array(1), np.array([1, 2]), np.array([[1], [2]]), np.array(["a"]), np.array(YEAR, "datetime64[s]")),
     *(np.bytes_(b"a"), np.void(b"a"), np.float16(0.1), np.complex64(1), np.bool_(True)),
 ]
-"""Values whose classes are those of NumPy and dateutil, which botocore and many parsers of dates return."""
+"""Scalars and arrays of NumPy, and datetimes with time zones of dateutil, as botocore and many date parsers return."""
 
 SCALARS = st.one_of(
     st.none(),
