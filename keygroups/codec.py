@@ -26,6 +26,7 @@ from keygroups.arguments import check_callable
 from keygroups.context_managers import contextmanager
 from keygroups.errors import ConfigError, KeyGroupsError, MissingCodec, UnstorableValue
 from keygroups.names import CODEC_NAME
+from keygroups.representation import class_in_message
 
 _BIG_INT, _TUPLE, _SET, _FROZENSET, _DECIMAL, _UUID, _DATETIME, _DATE, _TIME, _TIMEDELTA, _NAMED = range(1, 12)
 _BYTEARRAY, _NUMPY = range(12, 14)
@@ -394,7 +395,7 @@ def _other_encoder(item: object, where: str) -> tuple[int, Callable[[Any], objec
     if codec is None and isinstance(item, np.generic) and item.dtype.kind in _NUMPY_KINDS and item.dtype.char != "g":
         return _NUMPY, _numpy_parts
     if codec is None:
-        raise UnstorableValue(type(item).__qualname__, where)
+        raise UnstorableValue(class_in_message(type(item)), where)
     names = _used.get()
     if names is not None:
         names.add(codec.name)

@@ -16,6 +16,8 @@ ROWS_MAX = 50
 
 _VALUE_MAX = 80
 
+_MODULES_OF_PLAIN_VALUES = frozenset({"builtins", "datetime", "decimal", "uuid"})
+
 
 class _Short(reprlib.Repr):
     """Represents values of users and of this project in few characters, without addresses in memory."""
@@ -47,6 +49,22 @@ def counted(count: int, noun: str) -> str:
     ('1 output', '1,200 outputs')
     """
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def class_in_message(kind: type) -> str:
+    """Return the name of a class, and which class of Python it extends: drivers and parsers return such values.
+
+    Examples
+    --------
+    >>> import http
+    >>> class_in_message(int), class_in_message(http.HTTPStatus)
+    ('int', 'http.HTTPStatus, a subclass of int')
+    """
+    bases = (base for base in kind.__mro__[:-1] if base.__module__ in _MODULES_OF_PLAIN_VALUES)
+    base = next(bases, kind)
+    if base is kind:
+        return kind.__qualname__
+    return f"{kind.__module__}.{kind.__qualname__}, a subclass of {base.__qualname__}"
 
 
 def _defined(kind: type) -> set[str]:

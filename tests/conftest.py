@@ -17,6 +17,7 @@ from keygroups import codec
 from keygroups.errors import SHOW_VALUES
 from tests import jvm
 from tests.backends import BACKENDS, chosen, end_stores, watch_stores
+from tests.quick import in_turn, is_left_out
 from tests.snapshot_kit import forget_stores
 
 if TYPE_CHECKING:
@@ -95,9 +96,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if "java" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
     if config.option.quick:
-        left_out = [item for item in items if item.get_closest_marker("thorough")]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("thorough")]
+        config.hook.pytest_deselected(items=[item for item in items if is_left_out(item)])
+        items[:] = [item for item in items if not is_left_out(item)]
     result = yield
     _keep_folders_together(items)
     return result
@@ -189,7 +189,7 @@ def running_s3() -> Iterator[S3Server]:
         yield server
 
 
-@pytest.fixture(params=list(BACKENDS))
+@pytest.fixture(params=in_turn(BACKENDS))
 def each_backend(request: pytest.FixtureRequest) -> Iterator[str]:
     """Run the test with each backend of keyed state; its name."""
     with chosen(request.param) as kind:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -19,6 +20,23 @@ def first_are_quick(count: int, cases: Iterable[Any]) -> list[Any]:
     cases = list(cases)
     marked = [case if isinstance(case, tuple) else (case,) for case in cases[count:]]
     return [*cases[:count], *(pytest.param(*case, marks=pytest.mark.thorough) for case in marked)]
+
+
+def in_turn(places: Iterable[Any]) -> list[Any]:
+    """Return the places where each rule holds: `make test` tries a rule at one of them, the next rule at another.
+
+    For the parameters of a fixture: kinds of sinks, of stores, of backends.
+    """
+    places = [*places]
+    marks = [pytest.mark.in_turn(turn, len(places)) for turn in range(len(places))]
+    return [pytest.param(place, marks=mark) for place, mark in zip(places, marks, strict=True)]
+
+
+def is_left_out(item: pytest.Item) -> bool:
+    """Return whether a quick run leaves a test out."""
+    rule = zlib.crc32(item.nodeid.partition("[")[0].encode())
+    turns = (mark.args for mark in item.iter_markers("in_turn"))
+    return item.get_closest_marker("thorough") is not None or any(rule % count != turn for turn, count in turns)
 
 
 def few_are_quick(cases: Iterable[tuple[Any, Any]]) -> list[Any]:

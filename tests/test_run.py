@@ -13,6 +13,7 @@ import pytest
 
 from snapshots.java import JavaNotFound
 from tests import preflight
+from tests.quick import first_is_quick
 from tests.spark.conftest import java
 
 __all__ = ["java"]
@@ -29,7 +30,9 @@ def test_leaves_an_orphan():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a subreaper")
-@pytest.mark.parametrize("then", ["pass", "import time; time.sleep(1000)"], ids=["at its end", "after Ctrl-C"])
+@pytest.mark.parametrize(
+    "then", first_is_quick(["import time; time.sleep(1000)", "pass"]), ids=["after Ctrl-C", "at its end"]
+)
 def test_a_run_leaves_no_process_behind(then: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "test_leaving.py").write_text(LEAVING.format(pipe=tmp_path / "pipe", then=then))

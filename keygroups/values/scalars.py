@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from keygroups.errors import KeyGroupsError
+from keygroups.representation import class_in_message
 from keygroups.values.zones import zone_of_session
 
 _One = Callable[[Any], Any]
@@ -160,12 +161,24 @@ def _has_nanoseconds(value: Any, *, is_aware: bool) -> bool:
     return is_pandas and (getattr(value, "tzinfo", None) is not None) == is_aware
 
 
+def _nanoseconds_below_micro(value: Any) -> int:
+    """Return the nanoseconds above the last full microsecond, which only values of NumPy and pandas can have."""
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        return int(value.astype(np.int64)) % 1000 if np.datetime_data(value.dtype) == ("ns", 1) else 0
+    return getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0)
+
+
 def _refuse(value: Any, type_: pa.DataType) -> NoReturn:
     if isinstance(value, bool) and (types.is_integer(type_) or types.is_floating(type_) or types.is_decimal(type_)):
         raise Refusal("a bool is not taken for a number; convert it, or declare it as boolean")
+    if _is_nat(value) or type(value).__qualname__ == "NAType":
+        raise Refusal("it is what NumPy or pandas has for a missing value; use None")
+    if (types.is_timestamp(type_) or types.is_duration(type_)) and _nanoseconds_below_micro(value):
+        raise Refusal(f"its nanoseconds would be cut off; round it, or declare nanoseconds instead of {type_}")
+    name = class_in_message(type(value))
     if types.is_temporal(type_) and not isinstance(value, dt.date | dt.time | dt.timedelta | str | bytes):
-        raise Refusal(f"it is no date, time or interval, but a {type(value).__qualname__}; use the module datetime")
-    raise Refusal(f"it is a {type(value).__qualname__}, not {type_}")
+        raise Refusal(f"it is no date, time or interval, but a {name}; use the module datetime")
+    raise Refusal(f"it is a {name}, not {type_}")
 
 
 def _integers(type_: pa.DataType) -> Kind:
@@ -285,7 +298,7 @@ def _dates(type_: pa.DataType) -> Kind:
         value = without_numpy(value)
         if isinstance(value, dt.datetime) and not _is_nat(value):
             raise Refusal("its time would be cut off; pass its date(), or declare it as timestamp")
-        return value if type(value) is dt.date else _refuse(None if _is_nat(value) else value, type_)
+        return value if type(value) is dt.date else _refuse(value, type_)
 
     return Kind(frozenset({dt.date}), one)
 
@@ -298,7 +311,7 @@ def _timestamps(type_: pa.TimestampType, *, naive_is_local: bool) -> Kind:
         if type_.unit == "ns" and _has_nanoseconds(value, is_aware=zone is not None):
             return value  # type: ignore[no-any-return]
         if type(value) is not dt.datetime:
-            _refuse(None if _is_nat(value) else value, type_)
+            _refuse(value, type_)
         if zone is not None:
             value = _aware(value, zone, naive_is_local=naive_is_local)
         elif value.tzinfo is not None:
@@ -376,7 +389,7 @@ def _durations(type_: pa.DurationType) -> Kind:
         if type_.unit == "ns" and _has_nanoseconds(value, is_aware=False):
             return value  # type: ignore[no-any-return]
         if type(value) is not dt.timedelta:
-            _refuse(None if _is_nat(value) else value, type_)
+            _refuse(value, type_)
         if value.microseconds % step:
             raise Refusal(f"its fraction of a second would be cut off; declare microseconds instead of {type_}")
         _check_range(value, type_)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
+from keygroups.representation import class_in_message
 from keygroups.values.scalars import Refusal, without_numpy
 
 _PLAIN = frozenset({str, int, float, bool, type(None)})
@@ -85,13 +86,13 @@ def _json_form(value: Any, is_exact: bool) -> Any:
     plain = without_numpy(value)
     if plain is not value:
         return _json_form(plain, is_exact)
-    raise Refusal(f"it is no JSON: a {kind.__qualname__} has no form in JSON; convert it to text or numbers")
+    raise Refusal(f"it is no JSON: a {class_in_message(kind)} has no form in JSON; convert it to text or numbers")
 
 
 def _json_dict(value: dict[Any, Any], is_exact: bool) -> dict[str, Any]:
     for key in value:
         if type(key) is not str:
-            raise Refusal(f"it is no JSON: a key is a {type(key).__qualname__}, and keys are text in JSON")
+            raise Refusal(f"it is no JSON: a key is a {class_in_message(type(key))}, and keys are text in JSON")
     if _PLAIN.issuperset(map(type, value.values())):
         return value
     return {key: _inside(item, f".{key}", is_exact) for key, item in value.items()}
@@ -124,7 +125,7 @@ def cell_of(value: Any) -> str | None:
     plain = without_numpy(value)
     if plain is not value:
         return cell_of(plain)
-    raise Refusal(f"a {kind.__qualname__} has no form in CSV; convert it to text")
+    raise Refusal(f"a {class_in_message(kind)} has no form in CSV; convert it to text")
 
 
 _QUOTED = re.compile(r'["\r\n\ufeff]')
@@ -165,7 +166,7 @@ def line_of(value: Any) -> str:
     """
     text = without_numpy(value)
     if type(text) is not str:
-        raise Refusal(f"a {type(value).__qualname__} is no line of text; convert it to text, or write JSON")
+        raise Refusal(f"a {class_in_message(type(value))} is no line of text; convert it to text, or write JSON")
     if "\n" in text or text.endswith("\r"):
         raise Refusal("it holds the end of a line; split it, or write JSON")
     if text.startswith("\ufeff"):

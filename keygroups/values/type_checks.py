@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
+from keygroups.representation import class_in_message
 from keygroups.values.scalars import Kind, Refusal, items_of, kind_of
 
 
@@ -158,7 +159,7 @@ class _Lists(Fitter):
             return items_of(value)
         if self._any and isinstance(value, Iterable) and not isinstance(value, _NO_LISTS):
             return list(value)
-        raise Refusal(f"it is a {kind.__qualname__}, not a list")
+        raise Refusal(f"it is a {class_in_message(kind)}, not a list")
 
 
 class _Structs(Fitter):
@@ -210,7 +211,7 @@ class _Structs(Fitter):
                 pairs = dict(value)
                 if len(pairs) == len(value):
                     return pairs
-        raise Refusal(f"it is a {type(value).__qualname__}, not a struct of {', '.join(self._fields)}")
+        raise Refusal(f"it is a {class_in_message(type(value))}, not a struct of {', '.join(self._fields)}")
 
 
 class _Maps(Fitter):
@@ -256,7 +257,7 @@ class _Maps(Fitter):
             return list(value)
         if self._any and isinstance(value, list) and all(_is_entry(entry) for entry in value):
             return [(entry["key"], entry["value"]) for entry in value]
-        raise Refusal(f"it is a {type(value).__qualname__}, not a map")
+        raise Refusal(f"it is a {class_in_message(type(value))}, not a map")
 
 
 def _has_doubles(keys: list[Any]) -> bool:

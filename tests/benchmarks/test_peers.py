@@ -131,6 +131,7 @@ def test_a_system_that_cannot_be_installed_is_skipped_with_the_reason(
     assert "Daft, `daft.func`: skipped: cannot be installed" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 @needs_proc
 def test_the_command_measures_systems_in_turn(capsys: pytest.CaptureFixture[str]) -> None:
     systems = ["--only", "stream", "--only", "threads"]

@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 from dateutil import tz
 from hypothesis import strategies as st
@@ -83,8 +84,11 @@ OTHERS: list[Any] = [
     *(np.timedelta64(1, unit) for unit in ("h", "ps", "M", "generic")),
     *(np.array(1), np.array([1, 2]), np.array([[1], [2]]), np.array(["a"]), np.array(YEAR, "datetime64[s]")),
     *(np.bytes_(b"a"), np.void(b"a"), np.float16(0.1), np.complex64(1), np.bool_(True)),
+    *(type("Own", (type(value),), {})(value) for value in ("a", 1, 0.5, b"a", [1], {"a": 1}, (1,), {1}, Decimal(1))),
+    *(type("Own", (dt.datetime,), {})(2026, 1, 2), type("Own", (dt.timedelta,), {})(1), pd.NaT, pd.NA),
 ]
-"""Scalars and arrays of NumPy, and datetimes with time zones of dateutil, as botocore and many date parsers return."""
+"""Scalars and arrays of NumPy and pandas, datetimes with time zones of dateutil, as botocore and many date parsers
+return, and values of classes that extend Python's, as many drivers and parsers return."""
 
 SCALARS = st.one_of(
     st.none(),

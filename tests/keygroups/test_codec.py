@@ -237,6 +237,14 @@ def test_an_unstorable_value_names_its_place_however_deep_it_is(value: object, n
         assert named in refused.value.type_name
 
 
+def test_a_value_whose_class_extends_a_storable_one_is_told_apart_from_it() -> None:
+    class UUID(uuid.UUID):  # as drivers of databases return
+        pass
+
+    with pytest.raises(UnstorableValue, match=r"of type tests\..*UUID, a subclass of UUID, which cannot be stored"):
+        pack(UUID(int=1), "place")
+
+
 def test_an_unstorable_key_of_a_dict_is_found_too() -> None:
     with pytest.raises(UnstorableValue, match="place holds a value of type complex"):
         pack({1j: 1}, "place")

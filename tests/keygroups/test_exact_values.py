@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import http
 import math
 from decimal import Decimal
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,8 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keygroups.values import exact_column, inferred_array, is_exact, values_of
+from keygroups.values.columns import array_of
 from keygroups.values.round_trip import FIELDS_MAX
-from keygroups.values.scalars import Refusal
+from keygroups.values.scalars import Misfit, Refusal
 from tests.doors.values import BERLIN, PLAIN, SCALARS, VALUES, YEAR, Colour, near
 
 
@@ -133,6 +137,25 @@ def test_a_float_that_a_column_would_round_is_named(type_: pa.DataType) -> None:
     array, unfit = exact_column([0.5, 0.1, math.nan, -0.0], type_)
     assert unfit == [1]
     assert [repr(value) for value in array.to_pylist()] == ["0.5", "None", "nan", "-0.0"]
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "said"),
+    [
+        (pa.timestamp("us"), pd.NaT, "missing value; use None"),
+        (pa.int64(), pd.NA, "missing value; use None"),
+        (pa.duration("us"), np.timedelta64("NaT"), "missing value; use None"),
+        (pa.timestamp("us"), pd.Timestamp("2026-01-02T00:00:00.000000001"), "its nanoseconds would be cut off"),
+        (pa.duration("ms"), np.timedelta64(1, "ns"), "its nanoseconds would be cut off"),
+        (pa.int64(), http.HTTPStatus.OK, "http.HTTPStatus, a subclass of int, not int64"),
+        (pa.list_(pa.int64()), type("Row", (list,), {})(), "Row, a subclass of list, not a list"),
+        (pa.date32(), type("Date", (dt.date,), {})(2026, 1, 2), "Date, a subclass of date, not date32"),
+    ],
+    ids=repr,
+)
+def test_a_refused_value_of_a_library_says_what_it_is(type_: pa.DataType, value: Any, said: str) -> None:
+    with pytest.raises(Misfit, match=said):
+        array_of([value], type_)
 
 
 def test_types_without_rules_are_known() -> None:

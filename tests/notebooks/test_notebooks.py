@@ -86,6 +86,7 @@ async def look(value):
 """
 
 
+@pytest.mark.thorough
 @LEAVES_SOCKETS
 def test_a_cell_whose_function_blocks_shows_the_line(tmp_path: Path) -> None:
     executed = execute(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(BLOCKS)]), tmp_path)

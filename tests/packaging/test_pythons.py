@@ -20,6 +20,7 @@ import pytest
 from tests.packaging.conftest import ROOT, SUPPORTED, interpreter, pinned, run
 from tests.packaging.test_sparks import SUBSET as SPARK_SUBSET
 from tests.packaging.test_sparks import TOOLS as SPARK_TOOLS
+from tests.quick import first_is_quick
 
 SUBSET = (
     "tests/keygroups/test_ranges.py",
@@ -105,11 +106,13 @@ def test_what_is_run_is_there() -> None:
 
 @pytest.mark.parametrize(
     ("tests", "tools", "extras"),
-    [
-        (SUBSET, (*TOOLS, "pandas"), ("cli", "disk")),
-        (OF_EXTRAS, (*TOOLS, *TOOLS_OF_EXTRAS), (*EXTRAS, *STORAGES)),
-        (SPARK_SUBSET, SPARK_TOOLS, ("spark", "connect")),
-    ],
+    first_is_quick(
+        [
+            (SUBSET, (*TOOLS, "pandas"), ("cli", "disk")),
+            (OF_EXTRAS, (*TOOLS, *TOOLS_OF_EXTRAS), (*EXTRAS, *STORAGES)),
+            (SPARK_SUBSET, SPARK_TOOLS, ("spark", "connect")),
+        ]
+    ),
     ids=["the subset", "of extras", "with Spark"],
 )
 def test_what_is_run_imports_only_what_is_installed_for_it(

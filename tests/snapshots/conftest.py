@@ -8,11 +8,12 @@ import pytest
 
 from snapshots import SnapshotStore
 from snapshots.filesystem import MemoryFolder
+from tests.quick import in_turn
 from tests.snapshot_kit import new_store
 from tests.snapshots.cli_kit import Cli, runner
 
 
-@pytest.fixture(params=["memory", "local"])
+@pytest.fixture(params=in_turn(["memory", "local"]))
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> SnapshotStore:
     """Run the test with an empty store in memory, and with one on the local disk."""
     return new_store(str(tmp_path) if request.param == "local" else None)

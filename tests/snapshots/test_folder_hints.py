@@ -25,6 +25,7 @@ from snapshots import (
 from snapshots.filesystem import Folder
 from snapshots.folder_hints import NEIGHBOURS_MAX
 from snapshots.testing import CountingFolder
+from tests.quick import in_turn
 from tests.snapshot_kit import content_of, parts
 from tests.snapshots.aged_operator import folder_of
 from tests.snapshots.cli_kit import Cli
@@ -32,7 +33,7 @@ from tests.snapshots.cli_kit import Cli
 CONTENT = {"count": {"a": 1}}
 
 
-@pytest.fixture(params=["memory", "local"])
+@pytest.fixture(params=in_turn(["memory", "local"]))
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A folder with the snapshots of the operator `visits`."""
     root = str(tmp_path / "state") if request.param == "local" else f"memory://{uuid.uuid4().hex}/state"

@@ -23,12 +23,13 @@ from snapshots.format.manifest import manifest_name
 from snapshots.testing import FolderWrapper
 from snapshots.testing.wrappers import Operation
 from snapshots.versions import HINT, expired_version, newest_version
+from tests.quick import in_turn
 from tests.snapshot_kit import content_of, parts
 from tests.snapshots.aged_operator import data_files, folder_of
 from tests.snapshots.cli_kit import Cli
 
 
-@pytest.fixture(params=["memory", "local"])
+@pytest.fixture(params=in_turn(["memory", "local"]))
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> SnapshotStore:
     root = tmp_path if request.param == "local" else f"memory://{uuid.uuid4().hex}"
     return SnapshotStore(root, "enrich")

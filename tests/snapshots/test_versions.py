@@ -12,10 +12,11 @@ from snapshots.filesystem import Folder, open_folder
 from snapshots.format.manifest import manifest_name
 from snapshots.testing import CountingFolder, FolderWrapper
 from snapshots.versions import HINT, PROBES_MAX, mark_expired, newest_version
+from tests.quick import in_turn
 from tests.snapshot_kit import G, parts
 
 
-@pytest.fixture(params=["memory", "local"])
+@pytest.fixture(params=in_turn(["memory", "local"]))
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> CountingFolder:
     uri = str(tmp_path / "enrich") if request.param == "local" else f"memory://{uuid.uuid4().hex}/enrich"
     return CountingFolder(open_folder(uri))

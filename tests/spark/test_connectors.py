@@ -15,6 +15,7 @@ from async_op.connectors import UnwritableValue
 from async_op.connectors.epoch_rows import FrameRows
 from tests.async_op.connectors.tables.targets import Delta, Iceberg, Postgres, Target
 from tests.postgres_server import postgres_url
+from tests.quick import in_turn
 
 pytestmark = pytest.mark.spark
 
@@ -25,7 +26,7 @@ def server():
         yield url
 
 
-@pytest.fixture(params=["delta", "iceberg", "postgres"])
+@pytest.fixture(params=in_turn(["delta", "iceberg", "postgres"]))
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
     match request.param:
         case "delta":

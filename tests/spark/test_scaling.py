@@ -68,6 +68,7 @@ def measurement(parallelism: int, work_seconds: float) -> EpochMeasurement:
 works = st.lists(st.floats(0.1, 100), min_size=1, max_size=8)
 
 
+@pytest.mark.thorough
 @given(works, st.lists(st.integers(1, 4), min_size=8, max_size=8), st.integers(1, 16))
 def test_many_short_runs_scale_as_one_long_run_does(work: list[float], lengths: list[int], start: int) -> None:
     policy = AutoscalePolicy(1, 12, TARGET)

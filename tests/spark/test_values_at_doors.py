@@ -104,6 +104,8 @@ def as_spark_takes_it(value: Any, back: Any) -> Any:
             return bytes(value)
         case OrderedDict():
             return as_spark_takes_it(dict(value), back)
+        case set() if isinstance(back, list):
+            return [*value]
         case tuple() if isinstance(back, dict) and len(back) == len(value):
             return dict(zip(back, value, strict=True))
         case dt.datetime() if isinstance(back, dt.datetime) and back.tzinfo and not value.tzinfo:
@@ -173,3 +175,10 @@ def test_values_of_the_column_s_own_type_are_kept_beside_those_that_arrow_would_
         ]
         kept = [not isinstance(back, Refusal) for back in check(door, type_, sent)[: len(plain) + 1]]
         assert kept == [type_ not in door.lacks] * (len(plain) + 1), type_
+
+
+def test_values_of_other_libraries_and_of_own_classes_come_back_equal_or_are_refused(
+    door: Door, pytestconfig: pytest.Config
+) -> None:
+    for type_ in [*door.plain][: 1 if pytestconfig.getoption("quick") else None]:
+        check(door, type_, values.OTHERS)

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from async_op.connectors.errors import UnwritableValue
 from keygroups.errors import SHOW_VALUES
+from keygroups.representation import class_in_message
 from keygroups.values.scalars import Refusal, kind_of, without_numpy
 from keygroups.values.texts import json_of
 
@@ -315,7 +316,7 @@ def _numeric(sizes: list[int]) -> _Fit:
         if type(value) is int:
             return value
         if type(value) is not Decimal:
-            raise Refusal(f"it is a {type(value).__qualname__}, not numeric; pass a Decimal")
+            raise Refusal(f"it is a {class_in_message(type(value))}, not numeric; pass a Decimal")
         if not value.is_finite() or (not value and value.is_signed()):
             raise Refusal("it is infinity, no number or a negative zero")
         if sizes and value != round(value, [*sizes, 0][1]):
@@ -363,13 +364,13 @@ _FIELDS = {
 
 def _time_with_zone(value: Any) -> dt.time:
     if type(value) is not dt.time or value.utcoffset() is None or value.fold:
-        raise Refusal(f"it is a {type(value).__qualname__} without an offset, or no time")
+        raise Refusal(f"it is a {class_in_message(type(value))} without an offset, or no time")
     return value
 
 
 def _uuid(value: Any) -> uuid.UUID:
     if type(value) is not uuid.UUID:
-        raise Refusal(f"it is a {type(value).__qualname__}, not uuid; pass a uuid.UUID")
+        raise Refusal(f"it is a {class_in_message(type(value))}, not uuid; pass a uuid.UUID")
     return value
 
 
@@ -393,7 +394,7 @@ def _refuse_negative_zero(value: Any) -> None:
 def _list_of(one: _Fit) -> _Fit:
     def fit(value: Any) -> Any:
         if type(value) is not list:
-            raise Refusal(f"it is a {type(value).__qualname__}, not an array; pass a list")
+            raise Refusal(f"it is a {class_in_message(type(value))}, not an array; pass a list")
         fitted = []
         for at, item in enumerate(value):
             if item == [] and type(item) is list:

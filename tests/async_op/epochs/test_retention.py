@@ -52,6 +52,7 @@ def epoch(store: SnapshotStore, collector: GarbageCollector, number: int, now: f
     collector.epoch_ended(pending.commit(written).folder, now)
 
 
+@pytest.mark.thorough
 def test_the_number_of_files_is_level_over_hundreds_of_epochs(folder: Gate) -> None:
     store, collector = SnapshotStore.on(folder), GarbageCollector(Retention(keep_last=3, min_age=0))
     files = []

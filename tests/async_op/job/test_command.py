@@ -75,6 +75,7 @@ def test_a_job_runs_to_its_end(folder: Path) -> None:
     assert "salt" in (folder / "epoch-1").read_text()
 
 
+@pytest.mark.thorough
 def test_python_looks_for_cyclic_garbage_less_often(folder: Path) -> None:
     process = started(folder, "orders:rare")
     _, log = process.communicate()
@@ -94,6 +95,7 @@ def test_sigterm_stops_it_with_a_snapshot_of_what_is_in_flight(folder: Path) -> 
     assert newest.in_flight_count == 1
 
 
+@pytest.mark.thorough
 def test_it_restarts_as_often_as_it_is_told_and_ends_with_the_failure(folder: Path) -> None:
     process = started(folder, "orders:failing", "--restart", "1")
     _, log = process.communicate()

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import nbformat
+import pytest
 
 from tests.kernel import LEAVES_SOCKETS, ROOT, client_of, imports_from
 
@@ -47,6 +48,7 @@ def test_in_a_notebook_one_line_moves_and_the_last_one_stays(tmp_path: Path) -> 
     assert all(line.startswith("numbers: ") for line in lines)
 
 
+@pytest.mark.thorough
 def test_ipython_on_a_terminal_is_no_notebook(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "IPython", "--simple-prompt", "-c", JOB],

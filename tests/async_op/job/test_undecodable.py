@@ -240,7 +240,7 @@ async def stream(items: Iterator[Any]) -> AsyncIterator[Any]:
 
 
 @pytest.mark.parametrize("is_asynchronous", [False, True])
-@pytest.mark.parametrize("seed", first_are_quick(5, range(20)))
+@pytest.mark.parametrize("seed", first_are_quick(2, range(20)))
 def test_whatever_a_source_gives_each_record_is_an_output_or_a_dead_letter_once(
     seed: int, is_asynchronous: bool
 ) -> None:

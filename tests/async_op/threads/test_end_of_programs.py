@@ -206,6 +206,7 @@ SINK_HANGS = """
     """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("number", "expected"), first_is_quick([(signal.SIGTERM, 143), (signal.SIGINT, -signal.SIGINT)])
 )
@@ -245,6 +246,7 @@ TOLD = """
     """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("what", first_is_quick(THIRD_SIGNAL_ENDS))
 def test_the_third_signal_ends_run_sync_whatever_hangs(what: str, tmp_path: Path) -> None:
     with program(textwrap.dedent(THIRD_SIGNAL_ENDS[what]) + textwrap.dedent(TOLD), tmp_path) as process:

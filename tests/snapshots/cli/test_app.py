@@ -47,7 +47,7 @@ def run_without(package: str, *arguments: str) -> subprocess.CompletedProcess[st
     return subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("package", ["jinja2", "packaging", "rich", "typer"])
+@pytest.mark.parametrize("package", first_is_quick(["typer", "jinja2", "packaging", "rich"]))
 def test_the_command_line_says_which_extra_is_missing(package: str) -> None:
     ended = run_without(package, "doctor")
 
@@ -95,6 +95,7 @@ sys.meta_path.insert(0, Stop())
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
 
 
+@pytest.mark.thorough
 def test_characters_that_the_output_cannot_hold_are_escaped(uri: str) -> None:
     SnapshotStore.at(uri).write([subtask_snapshot(0, (), 0), subtask_snapshot(1, (), 0)], source_position={"file": "ü"})
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
@@ -105,6 +106,7 @@ def test_characters_that_the_output_cannot_hold_are_escaped(uri: str) -> None:
     assert "\\xfc" in ended.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("closed", first_is_quick([">&-", "2>&-"]))
 def test_a_closed_output_is_none(uri: str, closed: str) -> None:
     command = f"{shlex.quote(sys.executable)} -c '{MAIN}' inspect {shlex.quote(uri)} {closed}"

@@ -264,6 +264,7 @@ def test_a_module_with_codecs_is_imported(tmp_path: Path) -> None:
     assert run("--import", "no_such_module", *arguments, cwd=tmp_path).returncode == 2
 
 
+@pytest.mark.thorough
 def test_the_shell_completes_commands_and_options(tmp_path: Path) -> None:
     def completed(words_: str, place: int) -> list[str]:
         environment = {"_KEYGROUPS_COMPLETE": "complete_bash", "COMP_WORDS": words_, "COMP_CWORD": str(place)}
@@ -293,6 +294,7 @@ def shown_on_a_terminal(arguments: list[str], **environment: str) -> str:
     return shown.decode()
 
 
+@pytest.mark.thorough
 def test_colours_and_progress_are_for_terminals(cli: Cli, uri: str) -> None:
     piped = cli("verify", uri)
     terminal = shown_on_a_terminal(["verify", uri])

@@ -21,6 +21,7 @@ from snapshots.filesystem import AzureFolder, Folder, GcsFolder, clients, object
 from snapshots.filesystem.clients import client_errors
 from snapshots.testing.contract import FolderContract
 from tests.loopback import ObjectStore
+from tests.quick import in_turn
 from tests.s3_server import S3Server
 from tests.snapshot_kit import content_of, parts
 from tests.snapshots.filesystem.azure_server import KEY, AzureServer, azure_server
@@ -97,7 +98,7 @@ def test_the_uri_of_a_folder_on_azure_names_its_account(given: str) -> None:
         assert uri_in("second") != uri_in("first")
 
 
-@pytest.fixture(params=["gcs", "azure"])
+@pytest.fixture(params=in_turn(["gcs", "azure"]))
 def stand_in(request: pytest.FixtureRequest, gcs: GcsServer, azure: AzureServer) -> ObjectStore:
     servers: dict[str, ObjectStore] = {"gcs": gcs, "azure": azure}
     return servers[request.param]
@@ -128,7 +129,7 @@ def test_an_endpoint_that_ignores_the_condition_is_refused(
 
 
 class TestRefusals:
-    @pytest.fixture(params=["s3", "gcs", "azure"])
+    @pytest.fixture(params=in_turn(["s3", "gcs", "azure"]))
     def cloud(self, request: pytest.FixtureRequest, s3: S3Server, gcs: GcsServer, azure: AzureServer) -> ObjectStore:
         servers: dict[str, ObjectStore] = {"s3": s3, "gcs": gcs, "azure": azure}
         return servers[request.param]

@@ -170,6 +170,7 @@ class TestAnswers:
             assert not secrets_in(str(failed.value))
 
 
+@pytest.mark.thorough
 def test_a_large_object_is_created_in_one_request_too(folder: Folder, s3: S3Server) -> None:
     """The condition of an upload in parts is another one, which was not tried out."""
     folder.create("tried", b"")

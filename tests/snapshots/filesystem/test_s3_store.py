@@ -74,6 +74,7 @@ def test_versions_claims_pins_and_collection(store: SnapshotStore) -> None:
     assert all(store.verify(version).ok for version in store.versions())
 
 
+@pytest.mark.thorough
 def test_one_of_many_racing_writers_wins(store: SnapshotStore) -> None:
     write(store, 1)
     racing = [store.begin() for _ in range(6)]
@@ -113,6 +114,7 @@ def test_requests_do_not_grow_with_the_history(store: SnapshotStore, s3: S3Serve
     assert costs[1] == costs[3] == {"GET": 5, "LIST": 6, "PUT": 2}
 
 
+@pytest.mark.thorough
 def test_a_hint_that_is_old_or_unreadable_costs_a_listing_and_one_of_more_is_missed(
     store: SnapshotStore, s3: S3Server
 ) -> None:

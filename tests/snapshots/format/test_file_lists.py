@@ -321,6 +321,7 @@ class TestCost:
         more = (many["manifest: lists"] - few["manifest: lists"]) * 256
         assert many["commit, on average: bytes"] < few["commit, on average: bytes"] + 2 * more
 
+    @pytest.mark.thorough
     def test_what_a_worker_reads_does_not_grow_with_the_others(self) -> None:
         few, many = (scale.measure(case(parallelism=parallelism)) for parallelism in (32, 128))
 

@@ -129,6 +129,7 @@ def test_a_file_of_which_two_ranges_hold_counts_once() -> None:
     assert (twice.rows_total, twice.bytes_total) == (KEYED.rows, KEYED.bytes)
 
 
+@pytest.mark.thorough
 def test_no_flipped_bit_goes_unseen() -> None:
     data = Head(SAMPLE).to_bytes()
     for offset in range(len(data)):

@@ -38,6 +38,7 @@ from keygroups import ConfigError
 from snapshots import PathObstructed
 from tests.async_op.connectors.kit import opened, values_of
 from tests.async_op.job.kit import AT_ITS_END, new_job, put_back, same
+from tests.quick import first_is_quick
 
 ROWS = [{"n": 1, "name": 'é\n"x"\ry'}, {"n": 2, "name": None}, {"n": 3, "name": "a\rb"}]
 
@@ -173,7 +174,7 @@ async def test_files_of_another_job_are_not_replaced(tmp_path: Path, storage: st
     assert read == [1, 2]
 
 
-@pytest.mark.parametrize("versions", [1, 2, 5])
+@pytest.mark.parametrize("versions", first_is_quick([2, 1, 5]))
 async def test_files_of_versions_that_were_given_up_have_to_be_removed(tmp_path: Path, versions: int) -> None:
     def job(*numbers: int) -> Any:
         sink = FileSink(tmp_path / "out", "json")
@@ -318,7 +319,7 @@ asyncio.run(FileSink(sys.argv[1], "json").write([1, 2], 5))
 """
 
 
-@pytest.mark.parametrize("step", ["before the rename", "after the rename"])
+@pytest.mark.parametrize("step", first_is_quick(["before the rename", "after the rename"]))
 def test_a_writer_that_is_killed_leaves_all_or_nothing(tmp_path: Path, step: str) -> None:
     ended = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), step], check=False)
     assert ended.returncode == -9

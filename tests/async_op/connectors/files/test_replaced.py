@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import itertools
 import os
 import pickle
 import random
@@ -267,8 +268,9 @@ def compressed(log: Path) -> Iterator[None]:
     yield old.unlink()
 
 
-@pytest.mark.parametrize("rotated", [renamed, copied_and_cut, compressed])
-@pytest.mark.parametrize("seed", first_is_quick(range(100)))
+@pytest.mark.parametrize(
+    ("rotated", "seed"), first_is_quick(itertools.product([renamed, copied_and_cut, compressed], range(100)))
+)
 def test_a_log_that_is_rotated_at_any_moment_of_a_job_loses_nothing(
     tmp_path: Path, rotated: Any, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

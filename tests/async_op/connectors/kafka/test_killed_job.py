@@ -78,6 +78,7 @@ def world(cluster: str, server: str, served_topic: str, tmp_path: Path, seed: in
     return World(cluster, server, served_topic, tmp_path, seed)
 
 
+@pytest.mark.thorough
 def test_a_job_that_is_killed_writes_each_output_once(world: World) -> None:
     moments = world.draw.sample(killed_job.MOMENTS, len(PARALLELISMS))
     for parallelism, moment in zip(PARALLELISMS, moments, strict=True):

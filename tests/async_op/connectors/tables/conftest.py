@@ -8,6 +8,7 @@ from pyiceberg.utils.concurrent import ExecutorFactory
 
 from tests.async_op.connectors.tables.targets import Delta, Iceberg, Postgres, Target
 from tests.postgres_server import postgres_url
+from tests.quick import in_turn
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +26,7 @@ def threads_of_pyiceberg() -> None:
         ExecutorFactory.get_or_create().submit(int).result()
 
 
-@pytest.fixture(params=["delta", "iceberg", "postgres"])
+@pytest.fixture(params=in_turn(["delta", "iceberg", "postgres"]))
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
     match request.param:
         case "delta":

@@ -19,6 +19,7 @@ from async_op import Job, LetterWithoutValue, Step, letter_key, letter_value
 from async_op.connectors import DeltaSink, FileSink, IcebergSink, KafkaSink, PostgresSink, Source
 from tests.async_op.connectors.kafka.brokers import broker, make_topic, read_messages
 from tests.async_op.connectors.tables.targets import Iceberg
+from tests.quick import first_are_quick
 
 RECORD = {"topic": "orders", "partition": 0, "offset": 7, "key": None, "value": b'{"n": \xff}', "headers": []}
 VALUES: list[Any] = [
@@ -89,7 +90,7 @@ def to_iceberg(folder: Path) -> tuple[Any, Rows]:
     return IcebergSink("sales.orders", "job", catalog=target.catalog), target.rows
 
 
-SINKS = [to_callable, to_json, to_csv, to_parquet, to_delta, to_iceberg]
+SINKS = [to_json, to_delta, to_callable, to_csv, to_parquet, to_iceberg]
 
 
 class Growing(Source[Any]):
@@ -132,7 +133,7 @@ def check(rows: list[dict[str, Any]]) -> None:
         assert is_refused or "half an emoji \\ud83d and \\x00" in row["error_message"]
 
 
-@pytest.mark.parametrize("target", SINKS)
+@pytest.mark.parametrize("target", first_are_quick(2, SINKS))
 async def test_a_sink_takes_dead_letters_of_any_values(
     target: Callable[[Path], tuple[Any, Rows]], tmp_path: Path
 ) -> None:

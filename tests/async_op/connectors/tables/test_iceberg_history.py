@@ -80,6 +80,7 @@ async def test_many_snapshots_are_told_with_what_to_do_and_again_when_they_have_
     assert "let old ones expire" in caplog.text
 
 
+@pytest.mark.thorough
 async def test_snapshots_may_expire_while_a_job_writes(table: Iceberg, tmp_path: Path) -> None:
     async def as_row(number: int) -> dict[str, Any]:
         return row(number)

@@ -17,7 +17,7 @@ from keygroups import ConfigError
 from snapshots import StorageUnavailable
 from tests.async_op.job.kit import new_job, same
 from tests.loopback import serving
-from tests.quick import first_is_quick
+from tests.quick import first_is_quick, in_turn
 from tests.s3_server import KEY, SECRET, S3Server
 
 AWAY = "http://127.0.0.1:1"
@@ -71,7 +71,7 @@ def iceberg_by_fsspec(s3: S3Server, folder: Path, **properties: Any) -> TableSin
     return iceberg(s3, folder, "pyiceberg.io.fsspec.FsspecFileIO", **properties)
 
 
-SINKS = pytest.mark.parametrize("new_sink", [delta, iceberg_by_arrow, iceberg_by_fsspec])
+SINKS = pytest.mark.parametrize("new_sink", in_turn([delta, iceberg_by_arrow, iceberg_by_fsspec]))
 
 
 @SINKS

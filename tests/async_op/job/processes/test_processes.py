@@ -92,7 +92,7 @@ def test_the_results_are_those_of_one_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "status"), [("kill", "by SIGKILL"), ("fault", "by SIGSEGV"), ("exit", "with status 3")]
+    ("how", "status"), first_is_quick([("kill", "by SIGKILL"), ("fault", "by SIGSEGV"), ("exit", "with status 3")])
 )
 def test_a_child_that_dies_ends_the_run_and_the_next_one_continues(tmp_path: Path, how: str, status: str) -> None:
     sink = Kept()
@@ -122,6 +122,7 @@ def test_a_child_without_a_sign_of_life_is_told_of_and_killed(
     assert "has shown no sign of life for 5 s: it is stopped, or a function blocks its event loop" in caplog.text
 
 
+@pytest.mark.thorough
 def test_a_child_that_a_debugger_holds_is_not_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child_handles, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(child_handles, "PATIENCE_SECONDS", 0.1)
@@ -395,6 +396,7 @@ def test_what_a_child_prints_comes_out_where_its_parent_prints(
     assert "printed by a child" in capfd.readouterr().out
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stream", first_is_quick([1, 2]))
 def test_children_of_a_program_that_has_closed_its_output_run(tmp_path: Path, stream: int) -> None:
     """The next files that it opens get these numbers: here, files of the event loop, which a child must not get."""
@@ -406,6 +408,7 @@ def test_children_of_a_program_that_has_closed_its_output_run(tmp_path: Path, st
     assert ended.returncode == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("set_up", first_is_quick(["logging.basicConfig(level=logging.INFO)", "pass"]))
 def test_children_log_with_the_levels_of_their_parent_if_it_has_set_up_logging(tmp_path: Path, set_up: str) -> None:
     program = (
@@ -461,6 +464,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "given", first_is_quick([["-O", "-X", "utf8", "-W", "error::UserWarning"], ["-I"]]), ids=" ".join
 )

@@ -98,6 +98,7 @@ class TestFencing:
 
 
 class TestBesideOthers:
+    @pytest.mark.thorough
     def test_a_reader_of_what_stays_and_a_writer_continue(self, store: SnapshotStore) -> None:
         """With a grace period that is shorter than anything: only files without any version are in danger."""
         written(store, 3)
