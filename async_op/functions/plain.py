@@ -257,10 +257,16 @@ def _name_of(call: Any) -> str:
 def _takes_ctx(call: Any) -> bool:
     """Tell whether the second parameter is named `ctx`: of the function, or of what it hands all its arguments to."""
     second = 1
-    if not inspect.isroutine(call) and not isinstance(call, functools.partial):
+    while isinstance(call, functools.partial):
+        if "ctx" in call.keywords:
+            return False
+        second += len(call.args)
+        call = call.func
+    if not inspect.isroutine(call):
         call = call.__call__
     if inspect.ismethod(call):
-        call, second = call.__func__, 2
+        call = call.__func__
+        second += 1
     taking = inspect.unwrap(call, stop=lambda wrapper: not _hands_on(wrapper, second))
     return [one.name for one in _parameters(taking)[second : second + 1]] == ["ctx"]
 

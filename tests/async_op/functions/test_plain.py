@@ -236,7 +236,12 @@ async def test_a_decorated_function_is_called_as_its_wrapper_takes_arguments() -
 
     for one in (injected, misnamed, logged(misnamed), logged(logged(injected))):
         assert await outputs_of(one, key_by=str) == [(1, "client"), (2, "client")]
-    for one in (keyed, logged(keyed), Decorated().method, Decorated()):
+    @logged
+    async def bound(client: Any, value: Any, ctx: InvocationContext, *, option: Any) -> Any:
+        return value, ctx.key
+
+    partial = functools.partial(functools.partial(bound, "client"), option=1)
+    for one in (keyed, logged(keyed), Decorated().method, Decorated(), partial, functools.partial(Decorated().method)):
         assert await outputs_of(one, key_by=str) == [(1, "1"), (2, "2")]
 
 
