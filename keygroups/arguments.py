@@ -348,6 +348,11 @@ def _inside_partials(call: Any) -> Any:
     return call
 
 
+def hint_to_call(value: object) -> str:
+    """Return what a message adds if a function was passed in place of what it returns, such as a generator function."""
+    return f"; call the function: {value.__name__}()" if inspect.isroutine(value) else ""
+
+
 def _told(what: str, reason: str | None) -> str:
     return what if reason is None else f"{what}; {reason}"
 

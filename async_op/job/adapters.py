@@ -32,7 +32,7 @@ from async_op.job.errors import StreamAlreadyRead
 from async_op.job.source_items import Items
 from async_op.threads.own_thread import on_own_thread
 from async_op.threads.read_ahead import generator_closed_after, read_ahead
-from keygroups.arguments import check_callable, check_elements, is_asynchronous
+from keygroups.arguments import check_callable, check_elements, hint_to_call, is_asynchronous
 from keygroups.codec import pack
 from keygroups.errors import ConfigError, KeyGroupsError
 from keygroups.representation import counted, short
@@ -309,7 +309,8 @@ def source_of(source: Any) -> Source[Any]:
     if has_arrow_stream(source):
         return IterableSource(rows_of_stream(source, "source") if iter_is_itself(source) else ArrowRows(source))
     if isinstance(source, str) or not isinstance(source, Iterable | AsyncIterable):
-        raise ConfigError("source", source, "pass a Source, an iterable, an async iterable, a data frame or a table")
+        reason = "pass a Source, an iterable, an async iterable, a data frame or a table"
+        raise ConfigError("source", source, reason + hint_to_call(source))
     if isinstance(source, Set):
         reason = "its order may differ in another process, so a restart would lose elements; pass sorted(source)"
         raise ConfigError("source", type(source).__name__, reason)

@@ -20,7 +20,7 @@ from async_op.operator.subtask_info import SubtaskInfo
 from async_op.options import OperatorOptions
 from async_op.stream.timestamps import LAST_WATERMARK, Timestamps
 from async_op.threads.read_ahead import read_ahead
-from keygroups.arguments import check_elements
+from keygroups.arguments import check_elements, hint_to_call
 from keygroups.errors import ConfigError
 
 _In = TypeVar("_In")
@@ -163,7 +163,7 @@ def _elements_of(stream: Any) -> Stream[Any]:
         return rows_of_stream(stream, "stream")
     if not isinstance(stream, Iterable | AsyncIterable):
         reason = "pass an iterable, an async iterable or a Spark DataFrame; a Source needs `snapshots` and `job_id`"
-        raise ConfigError("stream", stream, reason)
+        raise ConfigError("stream", stream, reason + hint_to_call(stream))
     if isinstance(stream, Iterable):
         check_elements("stream", stream)
     return stream

@@ -236,6 +236,7 @@ async def test_a_decorated_function_is_called_as_its_wrapper_takes_arguments() -
 
     for one in (injected, misnamed, logged(misnamed), logged(logged(injected))):
         assert await outputs_of(one, key_by=str) == [(1, "client"), (2, "client")]
+
     @logged
     async def bound(client: Any, value: Any, ctx: InvocationContext, *, option: Any) -> Any:
         return value, ctx.key

@@ -108,6 +108,10 @@ async def test_a_frame_is_read_on_where_the_snapshot_says() -> None:
     assert sink.values == TABLE.to_pylist()
 
 
+def rows() -> Iterator[dict[str, Any]]:
+    yield {"a": 1}
+
+
 @pytest.mark.parametrize(
     ("source", "hint"),
     [
@@ -118,8 +122,9 @@ async def test_a_frame_is_read_on_where_the_snapshot_says() -> None:
         (bytearray(b"ab"), "pass a list"),
         (memoryview(b"ab"), "pass a list"),
         ("orders/*.csv", "pass a Source"),
+        (rows, r"; call the function: rows\(\)"),
     ],
-    ids=["dict", "set", "frozenset", "keys", "bytearray", "memoryview", "text"],
+    ids=["dict", "set", "frozenset", "keys", "bytearray", "memoryview", "text", "function"],
 )
 def test_what_would_be_read_by_its_parts_or_in_no_order_is_refused(source: Any, hint: str) -> None:
     with pytest.raises(ConfigError, match=hint) as caught:

@@ -268,6 +268,15 @@ def test_what_is_no_stream_is_refused(wait: Any, stream: Any) -> None:
 
 
 @WAITS
+def test_a_function_in_place_of_what_it_returns_is_to_be_called(wait: Any) -> None:
+    def numbers() -> Iterator[int]:
+        yield 1
+
+    with pytest.raises(ConfigError, match=r"; call the function: numbers\(\)"):
+        wait(numbers, Service())
+
+
+@WAITS
 def test_a_bad_option_is_refused_at_once_not_at_the_first_output(wait: Any) -> None:
     with pytest.raises(ConfigError, match="capacity=0"):
         wait([1], Service(), capacity=0)
