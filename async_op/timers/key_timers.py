@@ -7,10 +7,10 @@ from typing import Any, Protocol
 
 from immutables import Map
 
+from async_op.elements import check_timestamp
 from async_op.errors import TimersUnavailable
 from async_op.timers.service import TimerService
 from keygroups.descriptors import MapState
-from keygroups.errors import ConfigError
 from keygroups.state import EntriesStateTable, MapHandle
 from keygroups.state.handles import MapOverlay
 from keygroups.state.timers import EVENT_TIME, PROCESSING_TIME, TimerIndex
@@ -100,8 +100,7 @@ class KeyTimers:
         StateAccessOutsideInvocation
             The invocation has ended.
         """
-        if type(timestamp) is not int or not -(2**63) <= timestamp < 2**63:
-            raise ConfigError("timestamp", timestamp, "a timer fires at an int of milliseconds since the epoch")
+        timestamp = check_timestamp(timestamp)
         overlay = self._overlay(event_time)
         overlay.content = overlay.content.set(timestamp, None)
         overlay.changed.add(timestamp)
@@ -113,7 +112,15 @@ class KeyTimers:
         ----------
         timestamp, event_time : int, bool
             The arguments with which it was registered.
+
+        Raises
+        ------
+        ConfigError
+            The timestamp is not a 64-bit integer.
+        StateAccessOutsideInvocation
+            The invocation has ended.
         """
+        timestamp = check_timestamp(timestamp)
         overlay = self._overlay(event_time)
         if timestamp in overlay.content:
             overlay.content = overlay.content.delete(timestamp)

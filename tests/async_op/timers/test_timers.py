@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from async_op import AsyncFunction, FixedDelayRetry, InvocationContext, Record, Watermark
@@ -297,11 +298,21 @@ async def test_timers_without_on_timer_or_without_a_key_are_refused() -> None:
         Bench(Alarms())
 
 
+@pytest.mark.parametrize("command", ["register", "delete"])
 @pytest.mark.parametrize("timestamp", [1.5, "1", True, 2**63, -(2**63) - 1, None])
-async def test_a_timestamp_is_an_integer_of_64_bits(timestamp: Any) -> None:
+async def test_a_timestamp_is_an_integer_of_64_bits(command: str, timestamp: Any) -> None:
     async with opened(Alarms(), key_by=by_key, on_error="skip") as bench:
-        await bench.feed(("a", "register", timestamp))
+        await bench.feed(("a", command, timestamp))
         assert bench.operator.statistics().skipped == 1
+
+
+async def test_a_timestamp_of_numpy_is_the_integer_that_it_equals() -> None:
+    alarms = Alarms()
+    async with opened(alarms, key_by=by_key) as bench:
+        await bench.feed(("a", "register", np.int64(NOW + 100)), ("a", "register", NOW + 200))
+        await bench.feed(("a", "delete", np.int64(NOW + 200)))
+        await bench.clock.advance(1)
+        assert [(key, type(timestamp), timestamp) for key, timestamp in alarms.times] == [("a", int, NOW + 100)]
 
 
 async def test_timers_are_not_to_be_used_after_the_invocation() -> None:
