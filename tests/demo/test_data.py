@@ -12,6 +12,8 @@ from demo.data import FLIGHT_COLUMNS, load_flights, load_planes, load_weather, w
 from demo.latency import MEDIAN_SECONDS, Latency
 from demo.workspace import TIMEOUT_SECONDS
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(scope="module")
 def flights() -> pd.DataFrame:

@@ -182,8 +182,8 @@ async def world(seed: int, resilience: Resilience, lender: type[Lender] = Lender
 
 
 @pytest.mark.parametrize("resilience", first_is_quick([RESILIENCE, WITH_COSTS]), ids=["calls", "costs"])
-def test_hosts_together_never_use_more_than_a_limit(resilience: Resilience) -> None:
-    for seed in range(10):
+def test_hosts_together_never_use_more_than_a_limit(resilience: Resilience, pytestconfig: pytest.Config) -> None:
+    for seed in range(3 if pytestconfig.getoption("quick") else 10):
         assert run(world(seed, resilience)) == [], f"seed {seed}"
 
 

@@ -47,6 +47,7 @@ def test_the_wheel_has_the_packages_and_nothing_else(names: set[str]) -> None:
     assert any(name.endswith("licenses/LICENSE") for name in info)
 
 
+@pytest.mark.thorough
 def test_the_sdist_has_what_a_packager_needs(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}

@@ -19,7 +19,8 @@ CHECKERS = {
 }
 
 
-@pytest.mark.parametrize("checker", ["pyright", pytest.param("mypy", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("checker", ["pyright", "mypy"])
 def test_right_uses_are_no_errors_wrong_ones_are_and_one_that_passes_would_be_found(
     checker: str, tmp_path: Path
 ) -> None:

@@ -22,6 +22,7 @@ from keygroups import AggregatingState, ListState, MapState, ReducingState, Unst
 from keygroups.state import StateAccessOutsideInvocation, StateNotDeclared, StateOfAnotherThread
 from tests.async_op.kit import eventually, opened
 from tests.backends import ON_DISK
+from tests.quick import in_turn
 
 COUNT = ValueState("count", default=0)
 LIST = ListState("list")
@@ -29,7 +30,7 @@ MAP = MapState("map")
 SUM = ReducingState("sum", int.__add__)
 ALL = AggregatingState("all", list, lambda held, one: [*held, one], len)
 STATES = (COUNT, LIST, MAP, SUM, ALL)
-EACH_BACKEND = pytest.mark.parametrize("state_backend", ["memory", ON_DISK], ids=["memory", "disk"])
+EACH_BACKEND = pytest.mark.parametrize("state_backend", in_turn(["memory", ON_DISK]), ids=["memory", "disk"])
 
 
 def write(value: Any, ctx: InvocationContext, threads: set[int]) -> list[Any]:

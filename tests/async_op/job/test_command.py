@@ -137,6 +137,7 @@ def test_a_number_of_processes_that_is_none_is_a_usage_error(folder: Path, numbe
     assert "processes" in log
 
 
+@pytest.mark.thorough
 def test_it_says_what_it_would_do_and_whether_it_would_run(folder: Path) -> None:
     def said(*arguments: str) -> tuple[int, str]:
         process = started(folder, *arguments)

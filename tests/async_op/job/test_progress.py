@@ -17,7 +17,7 @@ from tests.async_op.kit import eventually
 def test_a_call_that_does_not_return_is_in_flight_and_grows_old() -> None:
     async def work() -> None:
         gated = Gated()
-        async with running(job := new_job(Log([1]), Step(gated, "slow"), Epochs())):
+        async with running(job := new_job(Log([1]), Step(gated, "slow"), Epochs(), snapshot_interval=1)):
             await passed(lambda: gated.called)
             await asyncio.sleep(7)
             assert job.progress().in_flight == {"slow": 1}

@@ -282,7 +282,7 @@ def test_a_look_for_partitions_that_fails_is_heard() -> None:
 
 def test_a_quiet_job_commits_nothing() -> None:
     async def work() -> None:
-        job = new_job(Log([1]), same, sink := Epochs())
+        job = new_job(Log([1]), same, sink := Epochs(), snapshot_interval=1)
         async with running(job):
             await passed(lambda: sink.values == [1])
             version = job.progress().version

@@ -117,6 +117,7 @@ def test_a_closed_output_is_none(uri: str, closed: str) -> None:
     assert bool(ended.stdout) == (closed == "2>&-")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("arguments", first_is_quick([[], ["--json"]]), ids=["table", "json"])
 @pytest.mark.parametrize("buffering", first_is_quick(["", "1"]), ids=["at the end", "at once"])
 def test_a_reader_that_has_gone_is_no_failed_check(uri: str, arguments: list[str], buffering: str) -> None:

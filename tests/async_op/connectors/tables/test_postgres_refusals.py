@@ -117,7 +117,7 @@ TRIGGER = (
     "create trigger refusing {when} insert on choosy for each row execute function refuse_13()"
 )
 OWN_ERROR = "raise exception 'no thirteen' using errcode = 'KG001';"
-LONG = {"mail": " ".join(f"word{number}" for number in range(200_000))}
+LONG = {"mail": " ".join(map("{:x}".format, range(200_000)))}
 WIDE = ", ".join(f"c{number} char(30)" for number in range(1000))
 CHOOSY: dict[str, tuple[str, str, dict[str, Any]]] = {
     "error of its own before": ("", TRIGGER.format(when="before", action=OWN_ERROR), {"n": 13}),

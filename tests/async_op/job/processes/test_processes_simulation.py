@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.async_op.job.simulation.run import simulate
-from tests.quick import seeds_of_long_runs
+from tests.quick import first_is_quick, seeds_of_long_runs
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -18,6 +18,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("seed", range(count) if seed is None else [seed])
 
 
-@pytest.mark.parametrize("processes", [2, 3])
+@pytest.mark.parametrize("processes", first_is_quick([2, 3]))
 def test_every_output_comes_exactly_once_from_several_processes(seed: int, processes: int) -> None:
     simulate(seed, processes)
