@@ -17,13 +17,14 @@ from datetime import timedelta
 from typing import Any, get_type_hints
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import async_op
 import keygroups
 import snapshots
 from keygroups import KeyGroupRange, KeyGroupsError
+from tests.examples import scaled
 
 PACKAGES = (keygroups, snapshots, async_op)
 
@@ -75,6 +76,7 @@ def argument_of(hint: Any) -> st.SearchStrategy[Any]:
 
 @pytest.mark.parametrize("kind", every_kind(), ids=lambda kind: kind.__name__)
 @given(st.data())
+@settings(max_examples=scaled(30))
 def test_an_error_survives_pickling_with_its_message_and_attributes(
     kind: type[KeyGroupsError], data: st.DataObject
 ) -> None:

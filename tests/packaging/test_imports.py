@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from tests.quick import first_are_quick
+
 HEAVY = {
     "adlfs", "aiobotocore", "aiohttp", "boto3", "botocore", "confluent_kafka", "deltalake", "duckdb", "gcsfs",
     "google", "grpc", "hypothesis", "IPython", "matplotlib", "opentelemetry", "pandas", "polars", "prometheus_client",
@@ -35,7 +37,7 @@ def loaded_by(statement: str) -> set[str]:
 
 
 PACKAGES = pytest.mark.parametrize(
-    "package", ["keygroups", "snapshots", "async_op", "async_op.connectors", "async_op.testing"]
+    "package", first_are_quick(3, ["async_op", "keygroups", "snapshots", "async_op.connectors", "async_op.testing"])
 )
 
 

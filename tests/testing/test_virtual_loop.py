@@ -11,7 +11,7 @@ import pytest
 
 from async_op import AsyncDataStream, Job
 from async_op.clock import LoopClock
-from async_op.testing import InsideEventLoop, Stalled, VirtualLoop, run
+from async_op.testing import InsideEventLoop, Stalled, VirtualLoop, run, virtual_loop
 from async_op.threads.own_thread import on_own_thread
 
 
@@ -111,7 +111,9 @@ def test_inside_of_an_event_loop_nothing_is_left_unawaited() -> None:
     assert inspect.getcoroutinestate(inner) == inspect.CORO_CLOSED
 
 
-def test_timers_that_never_end_are_an_error() -> None:
+def test_timers_that_never_end_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(virtual_loop, "_WAITS_MAX", 1000)
+
     async def main() -> None:
         while True:
             await asyncio.sleep(1)
@@ -120,7 +122,8 @@ def test_timers_that_never_end_are_an_error() -> None:
         run(main())
 
 
-def test_a_loop_that_is_always_busy_is_an_error() -> None:
+def test_a_loop_that_is_always_busy_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(virtual_loop, "_TURNS_MAX", 1000)
     loop = VirtualLoop()
 
     def again() -> None:
