@@ -208,7 +208,7 @@ def letter_value(row: Mapping[str, Any]) -> Any:
     LetterWithoutValue
         The value has a type that cannot be stored.
     zoneinfo.ZoneInfoNotFoundError
-        The value holds a time in a zone that is not known here; install tzdata.
+        The value holds a time in a zone that is not known here; update tzdata.
 
     Examples
     --------

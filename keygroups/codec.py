@@ -544,7 +544,7 @@ def _zone_of(parts: Any) -> dt.tzinfo | None:
         try:
             return ZoneInfo(parts)
         except (ZoneInfoNotFoundError, OSError):
-            raise ValueError(f"the time zone {parts!r} is not known here; install tzdata") from None
+            raise ValueError(f"the time zone {parts!r} is not known here; update tzdata") from None
     *offset, name = parts
     zone = dt.timezone(dt.timedelta(*offset))
     return zone if zone.tzname(None) == name else dt.timezone(dt.timedelta(*offset), name)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import datetime as dt
 import importlib.util
+import os
+import subprocess
+import sys
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
 
+from keygroups.codec import pack
 from keygroups.values import columns, values_of
 from keygroups.values.zones import has_zones_of_pytz, zone_of
 
@@ -65,3 +69,28 @@ def test_a_zone_is_one_of_python_whatever_arrow_returns_for_its_name(
 
 def test_where_pytz_is_not_installed_arrow_makes_no_zones_of_it() -> None:
     assert importlib.util.find_spec("pytz") is not None or not has_zones_of_pytz()
+
+
+WITHOUT_A_DATABASE = """
+import datetime as dt, importlib.metadata
+import pyarrow as pa
+from keygroups.codec import unpack
+from keygroups.values import values_of
+
+print(unpack(bytes.fromhex("{packed}")), *values_of(pa.array([0], pa.timestamp("us", "UTC"))))
+print(any(one.startswith("tzdata") for one in importlib.metadata.requires("keygroups")))
+"""
+
+
+def test_zones_are_known_on_a_system_that_has_none() -> None:
+    """As on small images of containers."""
+    packed = pack(AUTUMN.astimezone(ZoneInfo("Europe/Berlin")), "a value").hex()
+    program = WITHOUT_A_DATABASE.format(packed=packed)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONTZPATH": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == ["2026-10-25 02:00:00+02:00 1970-01-01 00:00:00+00:00", "True"]
