@@ -22,6 +22,7 @@ from .errors import (
 from .filesystem.errors import (
     BucketMissing,
     FilesystemNotInstalled,
+    NoTemporaryDirectory,
     PathObstructed,
     StorageFull,
     StorageRefused,
@@ -54,6 +55,7 @@ __all__ = [
     "IncompatibleSnapshot",
     "IncompleteSnapshot",
     "ManifestMissing",
+    "NoTemporaryDirectory",
     "OperatorStateCut",
     "PathObstructed",
     "PendingSnapshot",

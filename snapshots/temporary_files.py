@@ -8,7 +8,7 @@ from pathlib import Path
 
 from keygroups.context_managers import contextmanager
 from keygroups.errors import KeyGroupsError
-from snapshots.filesystem.errors import NO_ROOM, TemporaryDiskFull
+from snapshots.filesystem.errors import NO_ROOM, NoTemporaryDirectory, TemporaryDiskFull
 
 
 @contextmanager
@@ -17,8 +17,8 @@ def temporary_directory(purpose: str) -> Iterator[Path]:
 
     Raises
     ------
-    TemporaryDiskFull
-        There is no room for its files.
+    NoTemporaryDirectory, TemporaryDiskFull
+        It cannot be made, or there is no room for its files.
     """
     with full_disk_named(), tempfile.TemporaryDirectory(prefix=f"keygroups-{purpose}-") as directory:
         yield Path(directory)
@@ -26,7 +26,14 @@ def temporary_directory(purpose: str) -> Iterator[Path]:
 
 @contextmanager
 def full_disk_named() -> Iterator[None]:
-    """Turn the error of a disk that has no room for temporary files into `TemporaryDiskFull`."""
+    """Turn the error of a disk that has no room for temporary files into `TemporaryDiskFull`.
+
+    Raises
+    ------
+    NoTemporaryDirectory, TemporaryDiskFull
+        No directory for them can be written to, or there is no room.
+    """
+    directory = _directory()
     try:
         yield
     except KeyGroupsError:
@@ -34,4 +41,11 @@ def full_disk_named() -> Iterator[None]:
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
-        raise TemporaryDiskFull(tempfile.gettempdir(), error.strerror or str(error)) from error
+        raise TemporaryDiskFull(directory, error.strerror or str(error)) from error
+
+
+def _directory() -> str:
+    try:
+        return tempfile.gettempdir()
+    except OSError as error:
+        raise NoTemporaryDirectory(error.strerror or str(error)) from error

@@ -118,6 +118,18 @@ class TemporaryDiskFull(KeyGroupsError, OSError):
     )
 
 
+class NoTemporaryDirectory(KeyGroupsError, OSError):
+    """No directory for temporary files can be written to, as in a container whose file system is read-only."""
+
+    reason: str
+    """Python's own message, with the directories that were tried."""
+
+    _template = (
+        "no temporary file can be made ({reason}): let this process write into one of them, or name another directory "
+        "in the environment variable TMPDIR, and start again; what is committed is whole"
+    )
+
+
 class PathObstructed(KeyGroupsError, OSError):
     """There is a folder in the place of a file, or a file in the place of a folder."""
 

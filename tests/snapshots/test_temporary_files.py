@@ -15,7 +15,9 @@ import pytest
 
 from async_op import Step
 from async_op.job import outputs
-from snapshots import TemporaryDiskFull
+from keygroups import DiskStateBackend, KeyGroupRange
+from keygroups.state.errors import StateDirectoryRefused
+from snapshots import NoTemporaryDirectory, TemporaryDiskFull
 from snapshots.temporary_files import full_disk_named, temporary_directory
 from snapshots.upkeep import buckets
 from tests.async_op.job.kit import Epochs, new_job
@@ -72,3 +74,14 @@ def test_the_error_is_one_of_the_system_and_survives_pickling(number: int) -> No
 def test_other_errors_stay_as_they_are() -> None:
     with pytest.raises(FileNotFoundError, match="a file of the user's"), full_disk_named():
         raise FileNotFoundError(errno.ENOENT, "a file of the user's")
+
+
+def test_a_process_that_may_write_nowhere_is_told_to_name_a_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(tempfile, "gettempdir", none)
+    with pytest.raises(NoTemporaryDirectory, match=r"found in \['/tmp'\]\): .* TMPDIR"), temporary_directory("test"):
+        pass
+    with pytest.raises(StateDirectoryRefused, match="No usable temporary directory"):
+        DiskStateBackend().open([], KeyGroupRange(0, 0))

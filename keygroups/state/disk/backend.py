@@ -17,6 +17,7 @@ from keygroups.state.disk.collections import EntriesTable
 from keygroups.state.disk.encoding import CHANGED
 from keygroups.state.disk.store import Store
 from keygroups.state.disk.table import DiskTable
+from keygroups.state.errors import StateDirectoryRefused
 from keygroups.state.group import ENTRY_KINDS, KeyGroupContent
 from keygroups.ttl import wall_time
 
@@ -89,8 +90,15 @@ class DiskStateBackend:
         StateDirectoryNotLocked, StateDirectoryRefused, StateDiskFull, StateStoreFailed
             The directory cannot be used.
         """
-        store = Store(Path(self.directory or tempfile.gettempdir()), self.cache_bytes)
+        store = Store(Path(self.directory or _temporary_directory()), self.cache_bytes)
         return DiskBackend(store, descriptors, owned, restored, since, wall_time)
+
+
+def _temporary_directory() -> str:
+    try:
+        return tempfile.gettempdir()
+    except OSError as error:  # as in a container whose file system is read-only
+        raise StateDirectoryRefused("a directory for temporary files", error.strerror or str(error)) from error
 
 
 class DiskBackend:
