@@ -123,7 +123,8 @@ class Job:
         How many worker processes run the steps. By default none: the steps run on the event loop of `run`. Otherwise
         each worker has its part of the subtasks of every step, and this process reads the source, routes and commits;
         use that for functions that keep a processor busy. "auto" means as many as there are processors, and no more
-        than `parallelism`. Functions must be importable, as with `multiprocessing`.
+        than `parallelism`; the affinity of this process and the limit of its container count. Functions must be
+        importable, as with `multiprocessing`.
 
     Raises
     ------

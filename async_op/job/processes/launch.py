@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import pickle
 import select
@@ -18,8 +19,9 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import takewhile
 from multiprocessing import spawn
 from pathlib import Path
 from typing import Any, Protocol
@@ -241,6 +243,9 @@ def check_sendable(steps: Mapping[str, Step]) -> None:
 
 PROCESSES_MAX = 256
 
+_OWN_GROUPS = Path("/proc/self/cgroup")
+_GROUPS = Path("/sys/fs/cgroup")
+
 
 def processes_of(processes: object, parallelism: int | None) -> int | None:
     """Return how many worker processes a job has; None if its steps run on the event loop of `run`.
@@ -253,13 +258,45 @@ def processes_of(processes: object, parallelism: int | None) -> int | None:
     if processes is None:
         return None
     if isinstance(processes, str) and processes == "auto":
-        found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        found = _processors()
         count = min(found, parallelism or found, PROCESSES_MAX)
         return count if count > 1 else None
     count = check_integer("processes", processes, 1, PROCESSES_MAX, reason="or pass 'auto' or None")
     if parallelism is not None and count > parallelism:
         raise ConfigError("processes", processes, f"with parallelism={parallelism}, some of them would have nothing")
     return count
+
+
+def _processors() -> int:
+    """Return how many processors this process may use.
+
+    The machine may have more: an affinity names some of them, and the limit of a container or of a systemd unit is a
+    quota of a control group, of which Python knows nothing.
+    """
+    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min([found, *map(math.ceil, _quotas())]))
+
+
+def _quotas() -> Iterator[float]:
+    """Yield how many processors the control groups of this process allow, of version 1 or 2, where there are any."""
+    with suppress(OSError, ValueError):
+        for line in _OWN_GROUPS.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers or "cpu" in controllers.split(","):
+                root = _GROUPS / "cpu" if controllers else _GROUPS
+                # Each group limits those that are in it. In a container, the path may be one that exists only outside.
+                group = root / path.strip("/")
+                for one in takewhile(lambda folder: folder != _GROUPS.parent, (group, *group.parents)):
+                    yield from _quota_of(one)
+
+
+def _quota_of(group: Path) -> Iterator[float]:
+    with suppress(OSError, ValueError):
+        files = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        one = group / "cpu.max"
+        quota, period = one.read_text().split() if one.exists() else [(group / name).read_text() for name in files]
+        if float(quota) > 0:  # -1, or the word "max", is no limit
+            yield float(quota) / float(period)
 
 
 def check_spread(steps: Mapping[str, Step], uri: str) -> None:

@@ -560,3 +560,42 @@ def test_auto_takes_a_process_for_each_processor_and_no_more_than_there_are_subt
     job.run_sync()
 
     assert job.progress().children == ()
+
+
+GROUPS = {
+    "version 2, in a container": ("0::/\n", {"cpu.max": "150000 100000\n"}, 2),
+    "version 2, a unit of systemd": (
+        "0::/system.slice/a.service\n",
+        {"system.slice/a.service/cpu.max": "300000 100000"},
+        3,
+    ),
+    "version 2, limited from above": (
+        "0::/a/b\n",
+        {"cpu.max": "max 100000", "a/cpu.max": "100000 100000", "a/b/cpu.max": "max 100000"},
+        1,
+    ),
+    "version 1": (
+        "2:cpuacct,cpu:/outside\n1:memory:/\n0::/\n",
+        {"cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n"},
+        1,
+    ),
+    "no limit": ("1:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
+    "nonsense": ("cpu\n", {"cpu.max": "many"}, 8),
+    "no control groups": (None, {}, 8),
+}
+
+
+@pytest.mark.parametrize(("own", "files", "expected"), GROUPS.values(), ids=GROUPS)
+def test_auto_takes_no_more_processes_than_the_limit_of_a_container_allows(
+    own: str | None, files: dict[str, str], expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if own is not None:
+        (tmp_path / "own").write_text(own)
+    for name, text in files.items():
+        (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "groups" / name).write_text(text)
+    monkeypatch.setattr(launching, "_OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(launching, "_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)
+
+    assert launching.processes_of("auto", None) == (expected if expected > 1 else None)
