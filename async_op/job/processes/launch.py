@@ -270,8 +270,8 @@ def processes_of(processes: object, parallelism: int | None) -> int | None:
 def _processors() -> int:
     """Return how many processors this process may use.
 
-    The machine may have more: an affinity names some of them, and the limit of a container or of a systemd unit is a
-    quota of a control group, of which Python knows nothing.
+    The machine may have more: an affinity names some of them, and the limit of a container or of a systemd unit is the
+    quota of a control group, which Python does not look at.
     """
     found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min([found, *map(math.ceil, _quotas())]))
