@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -78,3 +79,19 @@ def test_a_host_that_is_there_and_does_not_greet_is_given_up(
     assert tried.asked is None
     driven(tried.start())
     assert [one.given_up for one in started] == [given_up]
+
+
+@pytest.mark.parametrize(
+    ("driver", "listens_on"),
+    [("127.0.0.1", "127.0.0.1"), ("[::1]", "::1"), ("::1", "::1"), ("no address", None), (None, None)],
+)
+def test_a_host_listens_on_the_route_to_the_driver(
+    started: list[Instructions], driver: str | None, listens_on: str | None
+) -> None:
+    if listens_on == "::1":
+        try:
+            socket.create_server((listens_on, 0), family=socket.AF_INET6).close()
+        except OSError:
+            pytest.skip("this machine has no IPv6")
+    driven(task_ways(driver_host=driver).start())
+    assert [instructions.interface for instructions in started] == [listens_on]

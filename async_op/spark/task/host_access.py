@@ -221,11 +221,14 @@ def _prepare(root: str, levels: Mapping[str, int]) -> None:
 
 
 def _interface_to(host: str) -> str | None:
-    """Return the address of this machine on the route to a host, or None without a route; nothing is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((host, 9))
-        except OSError:
-            return None
-        address: str = probe.getsockname()[0]
-        return address
+    """Return the address of this machine on the route to a host, or None without a route; nothing is sent.
+
+    Spark puts addresses of IPv6 in brackets. They are used only where IPv4 has no route.
+    """
+    with suppress(OSError):
+        for family, kind, protocol, _, place in sorted(socket.getaddrinfo(host.strip("[]"), 9, type=socket.SOCK_DGRAM)):
+            with suppress(OSError), socket.socket(family, kind, protocol) as probe:
+                probe.connect(place)
+                address: str = probe.getsockname()[0]
+                return address
+    return None
