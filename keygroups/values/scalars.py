@@ -162,7 +162,7 @@ def _has_nanoseconds(value: Any, *, is_aware: bool) -> bool:
 
 
 def _nanoseconds_below_micro(value: Any) -> int:
-    """Return the nanoseconds above the last full microsecond, which only values of NumPy and pandas can have."""
+    """Return the nanoseconds above the last full microsecond, which values of NumPy, pandas and some clients have."""
     if isinstance(value, np.datetime64 | np.timedelta64):
         return int(value.astype(np.int64)) % 1000 if np.datetime_data(value.dtype) == ("ns", 1) else 0
     return getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0)
@@ -173,7 +173,8 @@ def _refuse(value: Any, type_: pa.DataType) -> NoReturn:
         raise Refusal("a bool is not taken for a number; convert it, or declare it as boolean")
     if _is_nat(value) or type(value).__qualname__ == "NAType":
         raise Refusal("it is what NumPy or pandas has for a missing value; use None")
-    if (types.is_timestamp(type_) or types.is_duration(type_)) and _nanoseconds_below_micro(value):
+    has_unit = types.is_timestamp(type_) or types.is_duration(type_)
+    if has_unit and type_.unit != "ns" and _nanoseconds_below_micro(value):
         raise Refusal(f"its nanoseconds would be cut off; round it, or declare nanoseconds instead of {type_}")
     name = class_in_message(type(value))
     if types.is_temporal(type_) and not isinstance(value, dt.date | dt.time | dt.timedelta | str | bytes):

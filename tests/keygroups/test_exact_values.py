@@ -147,6 +147,7 @@ def test_a_float_that_a_column_would_round_is_named(type_: pa.DataType) -> None:
         (pa.duration("us"), np.timedelta64("NaT"), "missing value; use None"),
         (pa.timestamp("us"), pd.Timestamp("2026-01-02T00:00:00.000000001"), "its nanoseconds would be cut off"),
         (pa.duration("ms"), np.timedelta64(1, "ns"), "its nanoseconds would be cut off"),
+        (pa.timestamp("ns", "UTC"), np.datetime64(1, "ns"), "but a datetime64; use the module datetime"),
         (pa.int64(), http.HTTPStatus.OK, "http.HTTPStatus, a subclass of int, not int64"),
         (pa.list_(pa.int64()), type("Row", (list,), {})(), "Row, a subclass of list, not a list"),
         (pa.date32(), type("Date", (dt.date,), {})(2026, 1, 2), "Date, a subclass of date, not date32"),
