@@ -16,6 +16,7 @@ import pytest
 from blockbuster import blockbuster_ctx
 
 from tests.async_op.kit import LOOPS_THREADS
+from tests.threads import threads_since
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
@@ -87,7 +88,7 @@ async def nothing_left_behind(request: pytest.FixtureRequest) -> AsyncIterator[N
     yield
     left_tasks = asyncio.all_tasks() - tasks - {asyncio.current_task()}
     # The loop's own executor keeps its idle threads until the loop is closed.
-    left_threads = [t for t in threading.enumerate() if t not in threads and not t.name.startswith(LOOPS_THREADS)]
+    left_threads = [thread for thread in threads_since(threads) if not thread.name.startswith(LOOPS_THREADS)]
     for thread in left_threads:
         thread.join(60)  # what it has handed over may be here before it has ended
     left_threads = [thread for thread in left_threads if thread.is_alive()]

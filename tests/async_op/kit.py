@@ -60,15 +60,6 @@ async def eventually(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.001)
 
 
-def threads_since(before: set[threading.Thread]) -> list[str]:
-    """Return the names of the threads that were started since and go on; a watchdog may still be about to end."""
-    since = [thread for thread in threading.enumerate() if thread not in before]
-    for thread in since:
-        if thread.name == "keygroups watchdog":
-            thread.join(60)
-    return sorted(thread.name for thread in since if thread.is_alive())
-
-
 async def reading_has_ended() -> None:
     """Wait for the thread of a stream that was left while it was in the middle of reading."""
     await eventually(lambda: all(thread.name != "keygroups reader" for thread in threading.enumerate()))

@@ -66,6 +66,7 @@ from tests.hosting.kit import (
 )
 from tests.left_processes import LeavesProcesses
 from tests.quick import first_is_quick
+from tests.threads import threads_since
 
 
 def test_an_operator_continues_from_epoch_to_epoch(machine: Machine) -> None:
@@ -349,7 +350,7 @@ def test_a_host_that_does_not_listen_in_time_is_let_go_of_and_ends(
         driven(launch(late))
 
     # Nobody is left who could read from a descriptor that has come to be somebody else's.
-    assert set(threading.enumerate()) <= before
+    assert threads_since(before) == []
     released.touch()
     wait_until(lambda: "the task that has started this host has ended" in late.place.log.read_text())
     wait_until(lambda: not late.place.lock.exists())

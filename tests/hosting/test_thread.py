@@ -25,7 +25,6 @@ from async_op.threads.loop_thread import LoopThread
 from async_op.threads.wait_strategies import ParkWait, ProgressiveWait, WaitSituation, WaitStrategies, WaitStrategy
 from async_op.threads.waits import Waits
 from snapshots import SnapshotStore
-from tests.async_op.kit import threads_since
 from tests.hosting.kit import (
     CancelledOpen,
     Counting,
@@ -43,6 +42,7 @@ from tests.hosting.kit import (
     rows,
     settings,
 )
+from tests.threads import left_since, threads_since
 
 
 def test_epochs_run_on_the_other_thread_and_leave_none() -> None:
@@ -55,7 +55,7 @@ def test_epochs_run_on_the_other_thread_and_leave_none() -> None:
         )
         assert (outputs, in_flight) == ([], ["c"])
 
-    assert threads_since(before) == []
+    assert left_since(before) == []
 
 
 def test_more_batches_than_are_under_way_at_once_are_fed_in_order() -> None:
@@ -126,8 +126,7 @@ def test_a_function_that_blocks_the_loop_is_an_error_and_does_not_hold_the_end_u
             driven(feeder.settle())
         feeder.close()
 
-    left = {thread.name for thread in threading.enumerate() if thread not in before}
-    assert left == {"keygroups loop", "keygroups watchdog"}
+    assert {thread.name for thread in threads_since(before)} == {"keygroups loop", "keygroups watchdog"}
     Blocking.released.set()
 
 
@@ -150,7 +149,7 @@ def test_a_host_that_cannot_be_made_leaves_no_thread(raised: type[BaseException]
     with pytest.raises(told):
         host.__enter__()
 
-    assert threads_since(before) == []
+    assert left_since(before) == []
     assert host._thread.loop.is_closed()
 
 
@@ -238,7 +237,7 @@ def test_a_function_that_does_not_close_is_given_up_in_a_task_too(
     with HostThread(OperatorFactory(StuckClose), settings(is_resident=False)) as host:
         epoch(host.channel(), hello(), [rows("a")])
 
-    assert threads_since(before) == []
+    assert left_since(before) == []
     assert "close() of the function was given up after 1 s" in caplog.text
 
 
@@ -247,5 +246,5 @@ def test_a_function_that_fails_to_close_leaves_no_thread(caplog: pytest.LogCaptu
     with HostThread(OperatorFactory(FailingClose), settings(is_resident=False)) as host:
         epoch(host.channel(), hello(), [rows("a")])
 
-    assert threads_since(before) == []
+    assert left_since(before) == []
     assert "no answer" in caplog.text

@@ -13,7 +13,7 @@ import pytest
 from async_op import AsyncFunction, AsyncWaitOperator, ElementFailed, FixedDelayRetry, OperatorInterrupted
 from async_op.spark.task.operator_thread import OUTPUTS_AT_ONCE, OperatorThread
 from async_op.threads.wait_strategies import ParkWait, ProgressiveWait, WaitSituation, WaitStrategies
-from tests.async_op.kit import threads_since
+from tests.threads import left_since
 
 
 class Calls(AsyncFunction):
@@ -46,7 +46,7 @@ class Calls(AsyncFunction):
 def no_thread_is_left() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
-    assert threads_since(before) == []
+    assert left_since(before) == []
 
 
 def _thread(function: AsyncFunction, **options: Any) -> OperatorThread:
