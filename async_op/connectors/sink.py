@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from async_op.connectors.connector_threads import OwnThreads
 from async_op.connectors.errors import TargetAhead, TargetBehind, UnwritableValue
@@ -146,6 +147,14 @@ class Sink(ABC, Generic[T]):
         """
         return self
 
+    def for_another_run(self) -> Sink[T]:
+        """Return the sink for a run that begins while another one uses this object; by default this object.
+
+        A sink that keeps something of a run, such as a connection or the attributes above, returns a copy without it.
+        Then jobs that run at the same time may be given one object.
+        """
+        return self
+
     async def close(self) -> None:
         """Release what `open` has acquired. Called once after the last write, if `open` has returned."""
         return
@@ -175,8 +184,12 @@ class ShippedSink(Sink[Any]):
         self._threads: OwnThreads | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the thread: Spark Connect sends sinks to its server."""
+        """Leave out the thread and what else belongs to a run: a copy is for another one, maybe on another machine."""
         return self.__dict__ | {"_threads": None}
+
+    def for_another_run(self) -> Self:
+        """Return a copy, which has the options only."""
+        return copy.copy(self)
 
     async def open(self) -> None:
         """Look whether the target is the one that this job has written to, as `check_target` does."""

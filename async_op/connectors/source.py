@@ -226,6 +226,14 @@ class Source(ABC, Generic[T]):
         """
         return None
 
+    def for_another_run(self) -> Source[T]:
+        """Return the source for a run that begins while another one uses this object; by default this object.
+
+        A source that keeps something of a run, such as a connection, returns a copy without it. Then jobs that run at
+        the same time may be given one object.
+        """
+        return self
+
     async def close(self) -> None:
         """Release what `open` has acquired. Called once after the last read has ended, if `open` has returned."""
         return

@@ -43,7 +43,7 @@ def found_at_targets(folder: Folder, sinks: Mapping[str, object], namespace: str
 
 
 def _failure(folder: Folder, role: str, sink: ShippedSink, namespace: str | None) -> Exception | None:
-    latest = newest_or_empty(folder)
+    sink, latest = sink.for_another_run(), newest_or_empty(folder)  # a run may be using the object
     for _ in range(_LOOKS_MAX):
         expect(sink, role, SinkNotes(folder), _lineage(folder, latest, namespace), SinkEpochs.of(latest))
         try:

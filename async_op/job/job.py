@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, nullcontext, suppress
 from dataclasses import replace
 from os import PathLike
 from signal import SIGINT
@@ -15,6 +15,7 @@ from typing import Any, Literal
 from async_op.cancellation import run_to_end, to_the_end
 from async_op.connectors.arrow_input import ArrowStream
 from async_op.connectors.conformance import check_sinks, letters_sink_of
+from async_op.connectors.sharing import for_one_run
 from async_op.connectors.sink import Sink
 from async_op.connectors.source import Source
 from async_op.durations import check_delay, check_positive_delay
@@ -342,13 +343,15 @@ class Job:
             return delay
 
     async def _run_once(self) -> None:
-        run = await self._prepare()
-        with self._lock:
-            for ask in self._asked:
-                ask(run)
-            self._asked.clear()
-            self._run = run
-        await run.go()
+        letters = nullcontext() if self._dead_letters is None else for_one_run(self._dead_letters)
+        with for_one_run(self._source) as source, for_one_run(self._sink) as sink, letters as dead_letters:
+            run = await self._prepare(source, sink, dead_letters)
+            with self._lock:
+                for ask in self._asked:
+                    ask(run)
+                self._asked.clear()
+                self._run = run
+            await run.go()
 
     def run_sync(self, *, show_progress: bool = False, serve: str | None = None) -> None:
         """Run in an event loop of its own, for programs without one.
@@ -460,7 +463,7 @@ class Job:
             with suppress(RuntimeError):  # the loop has been closed, and the run with it
                 self._loop.call_soon_threadsafe(call, *arguments)
 
-    async def _prepare(self) -> Run:
+    async def _prepare(self, source: Source[Any], sink: Sink[Any], dead_letters: Sink[Any] | None) -> Run:
         # A claim is a commit: one that was left half done would fence off the run that comes next.
         committer = Committer(
             self._store, self._retention, {name: columns_of(step.key_by) for name, step in self._given_steps.items()}
@@ -477,9 +480,9 @@ class Job:
         plan = Plan.of(self._steps, self._hash, max_parallelism, lineage, collector, are_decoded=are_decoded)
         setting = Setting(
             job_id=self._store.operator_id,
-            source=self._source,
-            sink=self._sink,
-            dead_letters=self._dead_letters,
+            source=source,
+            sink=sink,
+            dead_letters=dead_letters,
             plan=plan,
             snapshot_interval=self._interval or _default_interval(self._store.folder),
             positions=self._positions(),

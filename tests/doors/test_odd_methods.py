@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from async_op import AsyncFunction, ExponentialBackoffRetry, Step
 from async_op.connectors import Reached, Sink, Source, Undecodable, UnwritableValue
+from async_op.connectors.sharing import for_one_run
 from keygroups import ConfigError, KeyGroupsError
 from tests.async_op.job.kit import Epochs, new_job, same
 from tests.doors.odd import ODD
@@ -105,6 +106,15 @@ class Returned:
     def close(self) -> None:
         for one in self._coroutines:
             one.close()
+
+
+@pytest.mark.parametrize("kind", [Numbers, Epochs])
+@given(st.sampled_from(ODD))
+@settings(max_examples=scaled(20), deadline=None)
+def test_what_another_run_is_to_use_is_a_connector(kind: type, odd: Any) -> None:
+    made = type("Odd", (kind,), {"for_another_run": lambda _: odd})()
+    with for_one_run(made), pytest.raises(ConfigError, match="return a copy"), for_one_run(made):
+        pass
 
 
 @pytest.mark.parametrize("make", [lambda odd: Undecodable(b"a", odd, ValueError()), Reached], ids=["record", "reached"])

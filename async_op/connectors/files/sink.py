@@ -26,14 +26,12 @@ from keygroups.errors import ConfigError
 from keygroups.representation import representation
 from keygroups.values.scalars import Refusal
 from keygroups.values.texts import cell_of, csv_line, half_of_a_pair, json_of, line_of
-from snapshots.filesystem import Folder, LocalFolder, open_folder, options_of, redacted
-from snapshots.filesystem.errors import StorageRefused
+from snapshots.filesystem import Folder, LocalFolder, ObjectFolder, open_folder, options_of, redacted
+from snapshots.filesystem.errors import StorageRefused, UnsafeFilesystem
 
 if TYPE_CHECKING:
     from async_op.connectors.epoch_rows import SinkRows
 
-_LINEAGE = ".lineage"
-"""The file that says whose epochs are in the folder."""
 _ANEW = "give its sink another folder, or move the files of the earlier run away"
 
 _UNFINISHED = ".unfinished"
@@ -47,7 +45,7 @@ class FileSink(ShippedSink):
 
     Readers see a file whole or not at all, and after `write` it survives a crash of the machine. An epoch that is
     interrupted leaves no file but one in the folder ``.unfinished``, which is removed with the next epoch.
-    The file ``.lineage`` says whose epochs they are: another job's are `TargetTaken`.
+    A hidden file, such as ``.lineage-jsonl``, says whose epochs they are: another job is refused with `TargetTaken`.
 
     Parameters
     ----------
@@ -109,6 +107,12 @@ class FileSink(ShippedSink):
         location = check_location("folder", folder, reason="name a folder of the job")
         self._files = FileFolder(location, options_of(storage_options))
         self._newest: int | None = None
+        self._is_claimed = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what was found in the folder, too."""
+        files = FileFolder(self._files.location, self._files.storage_options)
+        return super().__getstate__() | {"_files": files, "_newest": None, "_is_claimed": False}
 
     def __repr__(self) -> str:
         return representation(self, {"folder": self._files.uri, "format": self._format})
@@ -146,15 +150,30 @@ class FileSink(ShippedSink):
         """Raise an error if the folder is not the one that this job has written to; blocks."""
         if self.was_written and not self._files.exists():
             raise TargetMissing(self._files.uri, was_there=True)
-        newest = self._newest = self._newest_epoch() if self._newest is None else self._newest
-        if newest and self.lineage and not self.was_written and not self._files.has(_LINEAGE, self.lineage.encode()):
-            raise TargetTaken(self._files.uri, self._files.uri)
+        if self._newest is None:
+            newest = self._newest_epoch()
+            self._check_owner(has_epochs=newest > 0)
+            self._newest = newest
         # A reader may have moved files away, so a folder is never behind.
-        self.check_ahead(self._files.uri, newest, "remove the files of the later epochs")
+        self.check_ahead(self._files.uri, self._newest, "remove the files of the later epochs")
+
+    def _check_owner(self, *, has_epochs: bool) -> None:
+        owner = self._files.content(self._owner_file) if self.lineage else None
+        self._is_claimed = owner == self.lineage.encode()
+        is_nobodys = owner is None and (self.was_written or not has_epochs)
+        if self.lineage and not self._is_claimed and not is_nobodys:
+            raise TargetTaken(self._files.uri, self._files.uri)
+
+    def _claim(self) -> None:
+        """Note whose epochs are in the folder. Of two jobs that have found it empty, the second is refused."""
+        if self.lineage and not self._is_claimed:
+            if not self._files.has_or_creates(self._owner_file, self.lineage.encode()):
+                raise TargetTaken(self._files.uri, self._files.uri)
+            self._is_claimed = True
 
     def disconnect(self) -> None:
-        """Forget which file is the newest; the next epoch looks for it again."""
-        self._newest = None
+        """Forget what was found in the folder; the next epoch looks again."""
+        self._newest, self._is_claimed = None, False
 
     def write_rows(self, rows: SinkRows, epoch: int) -> None:
         """Write the file of an epoch of a pipeline on Spark; all of its rows are in memory. Blocks."""
@@ -176,12 +195,11 @@ class FileSink(ShippedSink):
         newest = self._newest or 0
         if epoch >= newest:
             self.note_tried(epoch)
-            if self.lineage and not self.was_written:
-                self._files.replace(_LINEAGE, self.lineage.encode())
+            self._claim()
             self._files.replace(name, data)
             self._newest = epoch
             self.was_written = True
-        elif not self._files.has(name, data):
+        elif self._files.content(name) != data:
             raise EpochsBehind(self._files.uri, epoch, newest, _ANEW)
 
     def _encoded(self, values: Sequence[Any]) -> bytes:
@@ -208,6 +226,11 @@ class FileSink(ShippedSink):
         ours = re.compile(rf"epoch-([0-9]{{20}})\.{FORMATS[self._format]}")
         return max((int(found[1]) for found in map(ours.fullmatch, self._files.names()) if found), default=0)
 
+    @property
+    def _owner_file(self) -> str:
+        """The file that says whose epochs are in the folder. Its name does not end as theirs do, so readers skip it."""
+        return f".lineage-{FORMATS[self._format]}"
+
     def _name(self, epoch: int) -> str:
         return f"epoch-{epoch:020}.{FORMATS[self._format]}"
 
@@ -219,15 +242,15 @@ class FileFolder:
     file and for its name.
     """
 
-    def __init__(self, uri: str, storage_options: dict[str, Any]) -> None:
-        self._uri = uri
-        self._storage_options = storage_options
+    def __init__(self, location: str, storage_options: dict[str, Any]) -> None:
+        self.location = location
+        self.storage_options = storage_options
         self._opened: Folder | None = None
 
     @property
     def uri(self) -> str:
         """The folder, without secrets."""
-        return redacted(self._uri)
+        return redacted(self.location)
 
     def replace(self, name: str, data: bytes) -> None:
         """Write or replace a file; readers see the old one or the new one."""
@@ -247,17 +270,29 @@ class FileFolder:
         with self._asked() as folder:
             return folder.names("")
 
-    def has(self, name: str, data: bytes) -> bool:
-        """Return whether a file is there, with this content."""
+    def content(self, name: str) -> bytes | None:
+        """Return the content of a file; None if there is none."""
         try:
             with self._asked() as folder:
-                return folder.read(name) == data
+                return folder.read(name)
         except FileNotFoundError:
-            return False
+            return None
+
+    def has_or_creates(self, name: str, data: bytes) -> bool:
+        """Create a file unless it is there; returns whether it has this content."""
+        with self._asked() as folder, suppress(FileExistsError):
+            # Where this is not safe there are no snapshots, but files: two that look at one moment may both succeed.
+            create = folder.create_untried if isinstance(folder, ObjectFolder) else folder.create
+            try:
+                create(name, data)
+            except UnsafeFilesystem:
+                if not folder.exists(name):
+                    folder.write(name, data)
+        return self.content(name) == data
 
     @contextmanager
     def _asked(self) -> Iterator[Folder]:
-        self._opened = self._opened or open_folder(self._uri, self._storage_options)
+        self._opened = self._opened or open_folder(self.location, self.storage_options)
         try:
             yield self._opened
         except StorageRefused as error:  # its advice is about snapshots

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, Mapping, Sequence
 from contextlib import aclosing
@@ -181,6 +182,10 @@ class FileSource(Source[Any]):
         self.retry = retry
         self._reads_replaced = on_replaced == "read"
         self._storage_options = options_of(storage_options)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Be as before the first run."""
         self._known: dict[str, FilePartition] = {}
         self._gone: set[str] = set()
         self._files: FileAccess | None = None
@@ -223,6 +228,12 @@ class FileSource(Source[Any]):
     def full_name(self, partition: PartitionId) -> str:
         """Return the URI of a file; content that has replaced other content has a number after it."""
         return f"file://{partition}" if str(partition).startswith("/") else str(partition)
+
+    def for_another_run(self) -> FileSource:
+        """Return a copy, which has the options only."""
+        source = copy.copy(self)
+        source._forget()
+        return source
 
     async def close(self) -> None:
         """Stop listing, and end the threads."""

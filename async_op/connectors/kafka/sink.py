@@ -106,8 +106,9 @@ class KafkaSink(ShippedSink):
         return f"KafkaSink({self._topic!r}, {self._name!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what is connected: Spark Connect sends sinks to its server."""
-        return super().__getstate__() | {"_producer": None, "_consumer": None, "_blamed": []}
+        """Leave out what is connected, too."""
+        connected: dict[str, Any] = {"_producer": None, "_consumer": None, "_newest": -1, "_blamed": []}
+        return super().__getstate__() | connected | {"_repeats": Repeats(self._name)}
 
     @property
     def place_of_notes(self) -> tuple[str, ...]:

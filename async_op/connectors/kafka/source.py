@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import threading
 import time
@@ -93,7 +94,6 @@ class KafkaSource(Source[dict[str, Any]]):
         check_instance("retry", retry, (RetryPolicy, type(None)), reason="pass a RetryPolicy, or None")
         self.on_error: OnError = on_error
         self.retry = retry
-        self._contents: dict[PartitionId, list[Any]] = {}
         check_flag("bounded", bounded)
         self.bounded = bounded
         self._topic = client.check_topic(topic)
@@ -101,6 +101,11 @@ class KafkaSource(Source[dict[str, Any]]):
         # The client wants a group, though partitions are assigned by the job and nothing is committed.
         self._config = {"group.id": "keygroups"} | client.for_consumer(client.check_config(config, _OURS))
         self._begins_early = beginning == "earliest"
+        self._forget()
+
+    def _forget(self) -> None:
+        """Be as before the first run."""
+        self._contents: dict[PartitionId, list[Any]] = {}
         self._poller: Poller | None = None
         self._ends: dict[PartitionId, int] | None = None
         self._goes_on = False
@@ -150,6 +155,12 @@ class KafkaSource(Source[dict[str, Any]]):
         """Return how many offsets lie behind a position, by what the brokers have sent last."""
         bounds = None if self._poller is None else self._poller.bounds.get(int(partition))
         return None if bounds is None else max(0, bounds[1] - (bounds[0] if position is None else position))
+
+    def for_another_run(self) -> KafkaSource:
+        """Return a copy, which has the options only."""
+        source = copy.copy(self)
+        source._forget()
+        return source
 
     async def close(self) -> None:
         """End the threads, and close the consumers."""

@@ -77,6 +77,10 @@ class TableSink(ShippedSink):
         self._table = table
         self._repeats = Repeats(name)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out how many epochs were repeats, too."""
+        return super().__getstate__() | {"_repeats": Repeats(self.name)}
+
     def __repr__(self) -> str:
         return representation(self, {"table": redacted(self._table), "name": self.name})
 

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from async_op.connectors.conformance import closed, letters_sink_of, to_await
 from async_op.connectors.epoch_rows import FrameRows
 from async_op.connectors.errors import ConnectorInterrupted
+from async_op.connectors.sharing import given_back, taken
 from async_op.connectors.sink import ShippedSink
 from async_op.connectors.sink import Sink as ConnectorSink
 from async_op.epochs.coordinator import Coordinator
@@ -237,8 +238,8 @@ class _ShippedDelivery(SinkDelivery):
     def __init__(
         self, coordinator: Coordinator, lineage: str, sink: ShippedSink, hurry: threading.Event, epochs: SinkEpochs
     ) -> None:
-        letters = None if sink.dead_letters is None else letters_sink_of(sink.dead_letters)
-        super().__init__(coordinator, lineage, sink, letters, epochs)
+        letters = None if sink.dead_letters is None else taken(letters_sink_of(sink.dead_letters))
+        super().__init__(coordinator, lineage, taken(sink), letters, epochs)
         self._hurry = hurry
 
     @property
@@ -258,6 +259,8 @@ class _ShippedDelivery(SinkDelivery):
         for sink in (self._sink, self._dead_letters):
             if isinstance(sink, ShippedSink):
                 sink.disconnect()
+            if sink is not None:
+                given_back(sink)
 
     def deliver(self, frame: DataFrame, epoch: Delivered) -> None:
         """Give an epoch to the sink."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 
 import pytest
 
 from async_op.connectors import ConnectorNotInstalled, Sink, Source
+from async_op.connectors.sharing import given_back, taken
 
 
 class Empty(Source[int]):
@@ -26,6 +28,28 @@ async def test_opening_and_closing_may_be_left_out() -> None:
     for connector in (Empty(), Forgetful()):
         await connector.open()
         await connector.close()
+
+
+def test_connectors_of_users_are_shared_unless_they_say_otherwise() -> None:
+    for connector in (Empty(), Forgetful()):
+        assert [taken(connector), taken(connector)] == [connector, connector]
+        given_back(connector)
+
+
+class OfOneRun(Forgetful):
+    def for_another_run(self) -> OfOneRun:
+        return copy.copy(self)
+
+
+def test_runs_at_the_same_time_have_objects_of_their_own() -> None:
+    sink = OfOneRun()
+    first, second, third = taken(sink), taken(sink), taken(sink)
+    assert first is sink
+    assert len({id(first), id(second), id(third)}) == 3
+    given_back(second)
+    assert taken(sink) is not sink
+    given_back(first)
+    assert taken(sink) is sink
 
 
 def test_a_source_has_no_end_unless_it_says_so() -> None:

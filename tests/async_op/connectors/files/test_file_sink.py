@@ -35,7 +35,7 @@ from async_op.connectors import (
 from async_op.connectors.epoch_rows import OutputRows
 from async_op.connectors.files.sink import FileFolder
 from keygroups import ConfigError
-from snapshots import PathObstructed
+from snapshots import PathObstructed, SnapshotStore
 from tests.async_op.connectors.kit import opened, values_of
 from tests.async_op.job.kit import AT_ITS_END, new_job, put_back, same
 from tests.quick import first_is_quick
@@ -172,6 +172,50 @@ async def test_files_of_another_job_are_not_replaced(tmp_path: Path, storage: st
     read = [value for name in await source.partitions() for value in await values_of(source, name)]
     await source.close()
     assert read == [1, 2]
+
+
+@pytest.mark.parametrize("storage", ["local", "memory"])
+@pytest.mark.parametrize("is_one_object", [True, False])
+async def test_two_jobs_that_begin_at_once_in_an_empty_folder_lose_no_output(
+    tmp_path: Path, storage: str, is_one_object: bool
+) -> None:
+    folder = str(tmp_path / "out") if storage == "local" else f"memory://{tmp_path.name}-at-once"
+    sinks = [FileSink(folder, "lines") for _ in "ab"]
+    if is_one_object:
+        sinks = sinks[:1] * 2
+
+    def job(name: str, sink: FileSink) -> Any:
+        return new_job([name] * 3, same, sink, snapshots=f"memory://{tmp_path.name}", job_id=name, **AT_ITS_END)
+
+    runs = [job(name, sink).run() for name, sink in zip("ab", sinks, strict=True)]
+    ended = await asyncio.gather(*runs, return_exceptions=True)
+    (refused,) = [name for name, error in zip("ab", ended, strict=True) if isinstance(error, TargetTaken)]
+    assert ended.count(None) == 1
+    await job(refused, FileSink(f"{folder}-of-its-own", "lines")).run()
+    for name in "ab":
+        source = FileSource(f"{folder}{'-of-its-own' if name == refused else ''}/*", "lines")
+        assert [one for part in await source.partitions() for one in await values_of(source, part)] == [name] * 3
+        await source.close()
+
+
+async def test_two_jobs_may_have_files_of_their_own_format_in_one_folder(tmp_path: Path) -> None:
+    for _ in range(2):
+        for format in ("json", "csv"):
+            sink = FileSink(tmp_path, format)
+            await new_job([{"n": 1}], same, sink, snapshots=f"memory://{tmp_path.name}", job_id=format).run()
+    assert [name.partition(".")[2] for name in visible(tmp_path) if name[0] != "."] == ["csv", "jsonl"]
+
+
+async def test_a_copy_of_a_job_does_not_write_among_the_files_of_the_original(tmp_path: Path) -> None:
+    def job(numbers: list[int], name: str) -> Any:
+        return new_job(numbers, same, FileSink(tmp_path / "out", "json"), snapshots=str(tmp_path / name), **AT_ITS_END)
+
+    await job([1], "original").run()
+    original = SnapshotStore(tmp_path / "original", "job")
+    await asyncio.to_thread(original.copy_to, SnapshotStore(tmp_path / "copy", "job"))
+    with pytest.raises(TargetTaken):
+        await job([1, 2], "copy").run()
+    await job([1, 2], "original").run()
 
 
 @pytest.mark.parametrize("versions", first_is_quick([2, 1, 5]))

@@ -19,7 +19,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from async_op import FixedDelayRetry, LetterWithoutValue, Step, letter_value
+from async_op import FixedDelayRetry, Job, LetterWithoutValue, Step, letter_value
 from async_op.connectors import (
     EpochsBehind,
     KafkaRefused,
@@ -36,7 +36,7 @@ from async_op.connectors.kafka import client
 from keygroups import ConfigError
 from tests.async_op.connectors.kafka import brokers
 from tests.async_op.connectors.kafka.brokers import make_topic, read_all
-from tests.async_op.job.kit import Epochs, Log, new_job, running, same
+from tests.async_op.job.kit import AT_ITS_END, Epochs, Log, new_job, running, same
 from tests.quick import first_is_quick
 
 
@@ -319,6 +319,21 @@ async def test_the_epochs_of_another_job_are_not_taken_for_those_of_this_one(ser
     for sink in (monday, tuesday):
         await sink.close()
     assert read_all(server, served_topic) == [b"1", b"2"]
+
+
+async def test_two_jobs_with_one_sink_lose_no_output(server: str, served_topic: str) -> None:
+    sink, values = sink_into(server, served_topic), {"monday": [b"1", b"2"], "tuesday": [b"7", b"8"]}
+
+    def job(name: str, sink: KafkaSink) -> Job:
+        return new_job(values[name], same, sink, snapshots=f"memory://{served_topic}", job_id=name, **AT_ITS_END)
+
+    ended = await asyncio.gather(*(job(name, sink).run() for name in values), return_exceptions=True)
+    kinds = (TargetTaken, SinkFenced)
+    refused = [name for name, error in zip(values, ended, strict=True) if isinstance(error, kinds)]
+    assert ended.count(None) + len(refused) == 2
+    for name in refused:
+        await job(name, sink_into(server, served_topic, f"{name}-{served_topic}")).run()
+    assert sorted(read_all(server, served_topic)) == [b"1", b"2", b"7", b"8"]
 
 
 async def test_a_look_at_a_topic_fences_no_run(server: str, served_topic: str) -> None:

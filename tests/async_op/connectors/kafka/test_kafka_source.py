@@ -28,6 +28,7 @@ from async_op.connectors.kafka import source as kafka_source
 from keygroups import ConfigError
 from tests.async_op.connectors.kafka.brokers import produce
 from tests.async_op.connectors.kit import cuts_of, everything_of, first_items, items_of, listed, next_items
+from tests.async_op.job.kit import Epochs, new_job, running
 from tests.async_op.kit import eventually
 
 
@@ -108,6 +109,24 @@ async def test_partitions_are_read_side_by_side(cluster: str, topic: str) -> Non
     async with opened(cluster, topic, bounded=True) as source:
         found = await asyncio.gather(*(items_of(source, partition) for partition in await source.partitions()))
     assert [len(items) for items in found] == [500] * 4
+
+
+async def test_two_jobs_with_one_source_read_all_of_it(cluster: str, topic: str) -> None:
+    produce(cluster, topic, numbered(0, 50))
+    source, sinks = KafkaSource(topic, {"bootstrap.servers": cluster, "log_level": 0}), (Epochs(), Epochs())
+    jobs = [new_job(source, value_of, sink, job_id=name) for name, sink in zip("ab", sinks, strict=True)]
+    async with running(jobs[0]), running(jobs[1]):
+        for sink in sinks:
+            await sink.have(50)
+        produce(cluster, topic, numbered(50, 60))
+        for sink in sinks:
+            await sink.have(60)
+    for sink in sinks:
+        assert sorted(map(int, sink.values)) == [*range(60)]
+
+
+async def value_of(record: dict) -> bytes:
+    return record["value"]
 
 
 async def test_what_comes_later_is_read_too(cluster: str, topic: str) -> None:

@@ -160,6 +160,37 @@ async def test_epochs_of_another_job_are_not_taken_for_those_of_this_one(target:
     assert target.numbers() == [1, 2, 7]
 
 
+async def test_two_jobs_with_one_sink_lose_no_output(target: Target, tmp_path: Path) -> None:
+    sink, numbers = target.sink(), {"monday": [1, 2], "tuesday": [7, 8]}
+
+    def job(name: str, sink: Any) -> Job:
+        return new_job(numbers[name], as_row, sink, snapshots=str(tmp_path), job_id=name, **AT_ITS_END)
+
+    ended = await asyncio.gather(*(job(name, sink).run() for name in numbers), return_exceptions=True)
+    (refused,) = [name for name, error in zip(numbers, ended, strict=True) if isinstance(error, TargetTaken)]
+    (other,) = numbers.keys() - {refused}
+    assert (target.numbers(), ended.count(None)) == (numbers[other], 1)
+    await job(refused, target.sink("another")).run()
+    assert target.numbers() == [1, 2, 7, 8]
+
+
+async def test_a_sink_that_a_job_uses_is_looked_at_without_a_change(target: Target, tmp_path: Path) -> None:
+    source, sink = Log([1]), target.sink()
+    async with running(new_job(source, as_row, sink, snapshots=str(tmp_path), job_id="monday")) as task:
+        await eventually_has(target, [1])
+        found = await new_job([7], as_row, sink, snapshots=str(tmp_path), job_id="tuesday").explain()
+        assert [one.is_refusal for one in found.findings] == [True]
+        await source.append(0, 2)
+        await eventually_has(target, [1, 2])
+        assert not task.done()
+
+
+async def eventually_has(target: Target, numbers: list[int]) -> None:
+    async with asyncio.timeout(120):
+        while await asyncio.to_thread(target.numbers) != numbers:
+            await asyncio.sleep(0.01)
+
+
 @pytest.mark.parametrize("versions", first_is_quick([2, 1, 5]))
 async def test_outputs_after_going_back_are_not_skipped_as_repeated_ones(
     target: Target, tmp_path: Path, versions: int
