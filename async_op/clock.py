@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextvars import copy_context
 from typing import Protocol, runtime_checkable
 
+from keygroups.errors import ConfigError
 from keygroups.ttl import wall_time
 
 
@@ -33,6 +34,12 @@ class Clock(Protocol):
     def wall_time(self) -> int:
         """Return the processing time in milliseconds since the epoch. Unlike `time`, it can be set, even backwards."""
         ...
+
+
+def check_clock(clock: object) -> None:
+    """Raise `ConfigError` unless this is a clock, or None, which is the event loop's."""
+    if clock is not None and not isinstance(clock, Clock):
+        raise ConfigError("clock", clock, "pass an object with `time`, `call_at` and `wall_time`, or None")
 
 
 class LoopClock:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from async_op.cancellation import closed_in_time
 from async_op.connectors.sink import ShippedSink, Sink
@@ -19,6 +19,7 @@ from keygroups.arguments import check_flag, check_instance, check_positive_durat
 from keygroups.errors import ConfigError
 
 Connector: TypeAlias = Source[Any] | Sink[Any]
+_C = TypeVar("_C", bound=Connector)
 
 CLOSE_SECONDS = 60.0
 """How long a source or a sink may take to close: longer than connectors of this package wait for their own threads."""
@@ -55,6 +56,20 @@ def letters_sink_of(sink: Sink[Any]) -> Sink[Any]:
         raise misbehaved(sink, "for_dead_letters()", letters, "return a sink")
     check_connector(letters)
     return letters
+
+
+def for_another_run(connector: _C) -> _C:
+    """Return what a run uses of a source or a sink while another run uses the object.
+
+    Raises
+    ------
+    ConfigError
+        The connector returns something else.
+    """
+    other: object = connector.for_another_run()
+    if not isinstance(other, Source if isinstance(connector, Source) else Sink):
+        raise misbehaved(connector, "for_another_run()", other, "return a copy, or the object itself")
+    return other  # type: ignore[return-value]  # it is of the same kind
 
 
 def check_sinks(sink: Sink[Any], letters: Sink[Any] | None) -> None:

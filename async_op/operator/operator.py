@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from typing import Any, Self, Unpack
 
-from async_op.clock import Clock
+from async_op.clock import Clock, check_clock
 from async_op.dead_letters import DeadLetter, OnError
 from async_op.elements import Element, Record, Watermark, check_place, check_timestamp
 from async_op.errors import OperatorClosed
@@ -30,7 +30,6 @@ from async_op.options import CallOptions, Mode, OperatorOptions, StateBackend, t
 from async_op.statistics import OperatorStatistics
 from async_op.threads.own_thread import on_own_thread
 from keygroups.arguments import Duration, check_callable, seconds_of
-from keygroups.errors import ConfigError
 from keygroups.names import LINEAGE_NAME
 from snapshots import OperatorStateCut, SubtaskRestore, SubtaskSnapshot
 from snapshots.format.in_flight_elements import RestoredQueue
@@ -51,7 +50,8 @@ class AsyncWaitOperator:
     Parameters
     ----------
     function : AsyncFunction, AsyncBatchFunction, BlockingFunction, CallbackFunction or a plain function
-        What to invoke; for plain functions see `function`.
+        What to invoke; for plain functions see `function`. Two operators that are open at the same time need an object
+        each, because both open and close it.
     output : callable
         Called with each `Record` and `Watermark` that leaves; must not block. If it is async, its outputs are awaited
         one after the other, and count towards `capacity` until they are done.
@@ -185,8 +185,7 @@ class AsyncWaitOperator:
         lifecycle: Lifecycle,
     ) -> None:
         check_callable("output", output, 1, reason="it gets each Record and Watermark that leaves", awaited=True)
-        if clock is not None and not isinstance(clock, Clock):
-            raise ConfigError("clock", clock, "pass an object with `time`, `call_at` and `wall_time`, or None")
+        check_clock(clock)
         self._options = options
         self._output = output
         self._subtask_info = subtask_info

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import AsyncGenerator, AsyncIterable, Collection, Iterable, Iterator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
 from async_op.calls.value_checks import Vet
 from async_op.cancellation import closed_after, to_the_end
-from async_op.clock import Clock
+from async_op.clock import Clock, check_clock
 from async_op.connectors.arrow_input import has_arrow_stream, rows_of_stream
 from async_op.elements import Element
+from async_op.functions.base import Function
 from async_op.in_flight.in_flight import OutputValues
 from async_op.job.waiting import heard
 from async_op.operator.open_function import end_after_failure
 from async_op.operator.operator import AsyncWaitOperator
 from async_op.operator.subtask_info import SubtaskInfo
 from async_op.options import OperatorOptions
+from async_op.shared_objects import given_back, taken
 from async_op.stream.timestamps import LAST_WATERMARK, Timestamps
 from async_op.threads.read_ahead import read_ahead
 from keygroups.arguments import check_elements, hint_to_call
@@ -43,10 +47,12 @@ class LocalStream:
         timestamps: Timestamps | None = None,
         vet: Vet | None = None,
     ) -> None:
+        check_clock(clock)
+        self._options = options
+        self._clock = clock
+        self._vet = vet
         self._kept = OutputValues()
         self._kept_max = options.capacity
-        self._function = options.function
-        self._operator = _StreamOperator.of(options, self._kept, subtask_info=SubtaskInfo(vet=vet), clock=clock)
         self._taken = asyncio.Event()
         self._timestamps = timestamps
         # In order, watermarks change nothing unless timers wait for them, and each takes up the room of an element.
@@ -60,6 +66,9 @@ class LocalStream:
     async def _run(self, stream: Stream[Any]) -> AsyncGenerator[Any, None]:
         """Yield the outputs; closes the operator however the iteration ends."""
         feeder, kept, take = None, self._kept, self._kept.popleft
+        # Streams of one program, as in a server for each request, may be given one object, and open it at once.
+        function = taken(self._options.function, copy.copy)
+        self._operator = self._operator_of(function)
         try:
             with heard("opening the function"):
                 await self._operator.open()
@@ -77,11 +86,18 @@ class LocalStream:
                 else:
                     await self._operator.next_change()
         except Exception:
-            await end_after_failure(self._end(feeder), self._function)
+            await end_after_failure(self._end(feeder), function)
             raise
         finally:
-            with heard("closing the function"):
-                await self._end(feeder)
+            try:
+                with heard("closing the function"):
+                    await self._end(feeder)
+            finally:
+                given_back(function)
+
+    def _operator_of(self, function: Function) -> _StreamOperator:
+        options, info = replace(self._options, function=function), SubtaskInfo(vet=self._vet)
+        return _StreamOperator.of(options, self._kept, subtask_info=info, clock=self._clock)
 
     async def _end(self, feeder: asyncio.Task[None] | None) -> None:
         """Clean up completely, even if cancelled: after the iteration there is no other chance."""

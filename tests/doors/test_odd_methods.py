@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from async_op import AsyncFunction, ExponentialBackoffRetry, Step
 from async_op.connectors import Reached, Sink, Source, Undecodable, UnwritableValue
-from async_op.connectors.sharing import for_one_run
+from async_op.connectors.conformance import for_another_run
+from async_op.shared_objects import for_one_run
 from keygroups import ConfigError, KeyGroupsError
 from tests.async_op.job.kit import Epochs, new_job, same
 from tests.doors.odd import ODD
@@ -113,8 +114,8 @@ class Returned:
 @settings(max_examples=scaled(20), deadline=None)
 def test_what_another_run_is_to_use_is_a_connector(kind: type, odd: Any) -> None:
     made = type("Odd", (kind,), {"for_another_run": lambda _: odd})()
-    with for_one_run(made), pytest.raises(ConfigError, match="return a copy"), for_one_run(made):
-        pass
+    with for_one_run(made, for_another_run), pytest.raises(ConfigError, match="return a copy"):
+        new_job(*((made, same, Epochs()) if kind is Numbers else (Numbers(), same, made))).run_sync()
 
 
 @pytest.mark.parametrize("make", [lambda odd: Undecodable(b"a", odd, ValueError()), Reached], ids=["record", "reached"])

@@ -14,15 +14,15 @@ from weakref import WeakValueDictionary
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from async_op.connectors.conformance import closed, letters_sink_of, to_await
+from async_op.connectors.conformance import closed, for_another_run, letters_sink_of, to_await
 from async_op.connectors.epoch_rows import FrameRows
 from async_op.connectors.errors import ConnectorInterrupted
-from async_op.connectors.sharing import given_back, taken
 from async_op.connectors.sink import ShippedSink
 from async_op.connectors.sink import Sink as ConnectorSink
 from async_op.epochs.coordinator import Coordinator
 from async_op.epochs.delivery import Ask, Letters, Note, Pause, RefusedOutputs, SinkDelivery, Steps, Values, mark
 from async_op.epochs.position import BEGINNING, EpochRef, SinkEpochs, SourcePosition
+from async_op.shared_objects import given_back, taken
 from async_op.spark.epoch.job_names import named_jobs
 from async_op.spark.errors import CalledInSink
 from keygroups.arguments import not_awaitable
@@ -238,8 +238,8 @@ class _ShippedDelivery(SinkDelivery):
     def __init__(
         self, coordinator: Coordinator, lineage: str, sink: ShippedSink, hurry: threading.Event, epochs: SinkEpochs
     ) -> None:
-        letters = None if sink.dead_letters is None else taken(letters_sink_of(sink.dead_letters))
-        super().__init__(coordinator, lineage, taken(sink), letters, epochs)
+        letters = None if sink.dead_letters is None else taken(letters_sink_of(sink.dead_letters), for_another_run)
+        super().__init__(coordinator, lineage, taken(sink, for_another_run), letters, epochs)
         self._hurry = hurry
 
     @property

@@ -8,7 +8,8 @@ import pickle
 import pytest
 
 from async_op.connectors import ConnectorNotInstalled, Sink, Source
-from async_op.connectors.sharing import given_back, taken
+from async_op.connectors.conformance import for_another_run
+from async_op.shared_objects import given_back, taken
 
 
 class Empty(Source[int]):
@@ -32,7 +33,7 @@ async def test_opening_and_closing_may_be_left_out() -> None:
 
 def test_connectors_of_users_are_shared_unless_they_say_otherwise() -> None:
     for connector in (Empty(), Forgetful()):
-        assert [taken(connector), taken(connector)] == [connector, connector]
+        assert [taken(connector, for_another_run) for _ in "ab"] == [connector, connector]
         given_back(connector)
 
 
@@ -43,13 +44,13 @@ class OfOneRun(Forgetful):
 
 def test_runs_at_the_same_time_have_objects_of_their_own() -> None:
     sink = OfOneRun()
-    first, second, third = taken(sink), taken(sink), taken(sink)
+    first, second, third = (taken(sink, for_another_run) for _ in range(3))
     assert first is sink
     assert len({id(first), id(second), id(third)}) == 3
     given_back(second)
-    assert taken(sink) is not sink
+    assert taken(sink, for_another_run) is not sink
     given_back(first)
-    assert taken(sink) is sink
+    assert taken(sink, for_another_run) is sink
 
 
 def test_a_source_has_no_end_unless_it_says_so() -> None:

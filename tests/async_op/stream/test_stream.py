@@ -88,6 +88,43 @@ async def test_streams_follow_each_other() -> None:
     await incremented.aclose()
 
 
+class WithClient(AsyncFunction):
+    """Has a client from `open` to `close`."""
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+        self.client: set[str] = set()
+
+    async def open(self, runtime: Any) -> None:
+        self.client = {"connected"}
+
+    async def async_invoke(self, value: asyncio.Event, ctx: Any) -> list[int]:
+        self.begun.append(id(self))
+        await value.wait()
+        assert self.client, "it was closed by somebody else"
+        return [id(self)]
+
+    async def close(self) -> None:
+        self.client.clear()
+
+
+@WAITS
+async def test_streams_at_the_same_time_may_be_given_one_function(wait: Any) -> None:
+    function, ends = WithClient(), [asyncio.Event() for _ in range(3)]
+
+    async def used(end: asyncio.Event) -> list[int]:
+        return [output async for output in wait([end], function)]
+
+    streams = [asyncio.create_task(used(end)) for end in ends]
+    await eventually(lambda: len(function.begun) == len(ends))
+    found = []
+    for end, stream in zip(ends, streams, strict=True):
+        end.set()
+        found += await stream
+    assert len(set(found)) == len(ends)
+    assert await used(ends[0]) == [id(function)]  # the object itself, unless it is in use
+
+
 @WAITS
 async def test_a_slow_consumer_is_not_flooded(wait: Any) -> None:
     """What is read ahead of the taker is bounded: the in-flight elements and as many outputs."""
