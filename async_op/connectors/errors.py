@@ -391,10 +391,12 @@ class TargetTaken(KeyGroupsError, RuntimeError):
     """The table, folder or topic."""
     name: str
     """The name under which the epochs are noted; for files, the folder."""
+    advice: str = "give the sink a name of its own"
+    """What to do."""
 
     _template = (
         "epochs of {name!r} in {target} were written by another job, or by this one before its snapshots were lost; "
-        "nothing was written now: give the sink a name of its own (a FileSink a folder of its own)"
+        "nothing was written now: {advice}"
     )
 
 

@@ -13,13 +13,12 @@ from async_op.connectors import DeltaSink, IcebergSink, KafkaSink, PostgresSink
 from async_op.connectors.conformance import check_connector, check_sinks, letters_sink_of
 from async_op.connectors.sink import ShippedSink
 from async_op.connectors.tables.table_sink import TableSink
+from async_op.spark.parquet_folder import ParquetFolder
 from async_op.spark.rows.schemas import arrow_schema, check_input
 from async_op.spark.stage import Stage
 from keygroups.arguments import check_callable, check_choice, check_count, check_location
 from keygroups.errors import ConfigError
-from keygroups.representation import representation
 from keygroups.spark.session import is_connect
-from snapshots.filesystem import redacted
 from snapshots.format.sink_notes import SinkNotes
 from snapshots.inputs import RUN_ID
 from snapshots.spark.types import arrow_schema_of
@@ -37,8 +36,6 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "parquet": (),  # which Spark writes, with its own settings
     "postgres": ("name", "url"),
 }
-_PARTITION = "epoch"
-"""The column that readers of a folder of Parquet files take from the names of its folders."""
 _NEEDED = {
     "catalog": "pyiceberg's properties of the catalog, as in {'uri': 'https://…'}",
     "url": "the database, as in 'postgresql://host/name'",
@@ -132,30 +129,6 @@ def prepare_table(sink: TableSink | ParquetFolder, stream_df: DataFrame, stage: 
         # A table that was removed must not be made again before the sink can tell.
         sink.was_written = SinkNotes(stage.store.folder).was_written("outputs", repr(sink))
         sink.prepare(arrow_schema(stream_df.sparkSession, stage.output_schema))
-
-
-class ParquetFolder:
-    """A folder of Parquet files with a folder for each epoch, which Spark's executors write and replace."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-
-    def __repr__(self) -> str:
-        return representation(self, {"folder": redacted(self._folder)})
-
-    def prepare(self, names: list[str]) -> None:
-        """Raise `ConfigError` if a column has the name of the folders: it would be lost when the table is read.
-
-        Spark and most readers compare names without their case.
-        """
-        for name in names:
-            if name.casefold() == _PARTITION:
-                reason = f"folders of epochs have this name, and readers would take it from them: rename {name!r}"
-                raise ConfigError("output_schema", names, reason)
-
-    def __call__(self, batch_df: DataFrame, epoch: int) -> None:
-        """Write the folder of an epoch, or replace it."""
-        batch_df.write.mode("overwrite").parquet(f"{self._folder}/{_PARTITION}={epoch}")
 
 
 def _sink(

@@ -13,13 +13,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import polars
 import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from async_op.connectors import ConnectorNotInstalled, DeltaSink, TargetBehind, TargetMissing, UnwritableValue
+from async_op.connectors import (
+    ConnectorNotInstalled,
+    DeltaSink,
+    TargetBehind,
+    TargetMissing,
+    TargetTaken,
+    UnwritableValue,
+)
 from async_op.spark import AsyncPipeline
 from async_op.spark.epoch import delivery
 from keygroups import ConfigError
@@ -197,6 +205,46 @@ def test_epochs_of_another_pipeline_are_not_taken_for_those_of_this_one(spark: S
     named = {"table": target.arguments[0], "name": "tuesday"}
     start(spark, tmp_path / "tuesday", "delta", named).awaitTermination()
     assert target.numbers() == list(range(10))
+
+
+def test_two_pipelines_with_one_sink_lose_no_row(spark: SparkSession, tmp_path: Path) -> None:
+    target, numbers = Delta(tmp_path), {"monday": range(5), "tuesday": range(5, 10)}
+    for day, of_day in numbers.items():
+        spark.range(of_day.start, of_day.stop, 1, 1).toDF("n").write.parquet(str(tmp_path / day / "in"))
+    sink, queries = target.sink(), {}
+    for day in numbers:
+        stream = spark.readStream.schema("n bigint").parquet(str(tmp_path / day / "in"))
+        queries[day] = pipeline(tmp_path / day, "delta").start(
+            stream, sink, checkpoint_location=tmp_path / day / "checkpoint", trigger={"availableNow": True}
+        )
+    refused = []
+    for day, query in queries.items():
+        try:
+            query.awaitTermination()
+        except TargetTaken:
+            refused.append(day)
+    assert len(refused) == 1
+    assert target.numbers() == [n for day in numbers for n in numbers[day] if day not in refused]
+
+
+def test_parquet_files_of_another_pipeline_are_not_replaced(spark: SparkSession, tmp_path: Path) -> None:
+    target, arguments = ParquetFiles(tmp_path), {"table": str(tmp_path / "parquet")}
+    for day, first in (("monday", 0), ("tuesday", 5)):
+        spark.range(first, first + 5, 1, 1).toDF("n").write.parquet(str(tmp_path / day / "in"))
+    start(spark, tmp_path / "monday", "parquet", arguments).awaitTermination()
+    with pytest.raises(TargetTaken, match="remove _lineage from this one"):
+        start(spark, tmp_path / "tuesday", "parquet", arguments).awaitTermination()
+    assert target.numbers() == list(range(5))
+    assert spark.read.parquet(arguments["table"]).columns == ["n", "name", "epoch"]
+    assert polars.read_parquet(f"{arguments['table']}/*/*.parquet").height == 5
+
+    spark.range(10, 15, 1, 1).toDF("n").write.mode("append").parquet(str(tmp_path / "monday" / "in"))
+    start(spark, tmp_path / "monday", "parquet", arguments).awaitTermination()
+    assert target.numbers() == [*range(5), *range(10, 15)]
+    for path in (tmp_path / "parquet" / "_lineage").iterdir():
+        path.unlink()  # as after a crash
+    start(spark, tmp_path / "tuesday", "parquet", arguments).awaitTermination()
+    assert set(range(5, 10)) <= set(target.numbers())
 
 
 def test_rows_after_going_back_are_not_skipped_as_repeated_ones(spark: SparkSession, tmp_path: Path) -> None:

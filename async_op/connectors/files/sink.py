@@ -162,14 +162,18 @@ class FileSink(ShippedSink):
         self._is_claimed = owner == self.lineage.encode()
         is_nobodys = owner is None and (self.was_written or not has_epochs)
         if self.lineage and not self._is_claimed and not is_nobodys:
-            raise TargetTaken(self._files.uri, self._files.uri)
+            raise self._taken()
 
     def _claim(self) -> None:
         """Note whose epochs are in the folder. Of two jobs that have found it empty, the second is refused."""
         if self.lineage and not self._is_claimed:
             if not self._files.has_or_creates(self._owner_file, self.lineage.encode()):
-                raise TargetTaken(self._files.uri, self._files.uri)
+                raise self._taken()
             self._is_claimed = True
+
+    def _taken(self) -> TargetTaken:
+        advice = f"give the sink a folder of its own, or remove {self._owner_file} from this one if that job is gone"
+        return TargetTaken(self._files.uri, self._files.uri, advice)
 
     def disconnect(self) -> None:
         """Forget what was found in the folder; the next epoch looks again."""

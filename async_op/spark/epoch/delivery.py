@@ -25,6 +25,7 @@ from async_op.epochs.position import BEGINNING, EpochRef, SinkEpochs, SourcePosi
 from async_op.shared_objects import given_back, taken
 from async_op.spark.epoch.job_names import named_jobs
 from async_op.spark.errors import CalledInSink
+from async_op.spark.parquet_folder import ParquetFolder
 from keygroups.arguments import not_awaitable
 from keygroups.context_managers import contextmanager
 from snapshots import Snapshot
@@ -56,6 +57,12 @@ class IntoSink:
     def __call__(self, frame: DataFrame, ref: EpochRef) -> None:
         """Give an epoch to the sink, at one attempt."""
         not_awaitable("sink", self._sink(frame, ref.epoch))
+
+    def expecting(self, lineage: str) -> ShippedSink | None:
+        """Tell a folder of Parquet files whose epochs it gets; returns the sink if it is told when it is opened."""
+        if isinstance(self._sink, ParquetFolder):
+            self._sink.expect(lineage)
+        return self.shipped
 
     @property
     def shipped(self) -> ShippedSink | None:
@@ -98,7 +105,7 @@ class Delivery:
         self._last: Delivered | None = None
         self.is_under_way = False
         self._hurry = threading.Event()
-        sink = outlet.shipped if isinstance(outlet, IntoSink) else None
+        sink = outlet.expecting(lineage) if isinstance(outlet, IntoSink) else None
         self._shipped = None if sink is None else _ShippedDelivery(coordinator, lineage, sink, self._hurry, epochs)
 
     @property
