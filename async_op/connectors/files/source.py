@@ -238,10 +238,9 @@ class FileSource(Source[Any]):
     async def close(self) -> None:
         """Stop listing, and end the threads."""
         if self._files is not None:
-            files, self._files = self._files, None
-            self._gone.clear()
-            self._known.clear()
-            await self._changes.close()
+            files, changes = self._files, self._changes
+            self._forget()
+            await changes.close()
             await files.close()
 
     def _prepare(self) -> FileAccess:

@@ -119,6 +119,16 @@ async def test_a_file_that_was_read_may_be_removed_before_the_next_start(tmp_pat
     assert sink.values == [{"a": "1"}]
 
 
+async def test_a_source_that_a_job_has_read_is_as_new_for_the_next_one(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("a\n1\n")
+    source = FileSource(file, "csv")
+    await new_job(source, same, Epochs()).run()
+    file.unlink()
+    with pytest.raises(FileMissing):
+        await new_job(source, same, Epochs()).run()
+
+
 async def test_links_count_as_what_they_lead_to(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "elsewhere").mkdir()
