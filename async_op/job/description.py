@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from async_op.connectors.conformance import closed, to_await
+from async_op.connectors.conformance import closed, for_another_run, to_await
 from async_op.connectors.sink import Sink
 from async_op.connectors.source import Source
 from async_op.epochs.looking import found_at_targets
@@ -30,6 +30,7 @@ from async_op.job.step import Step
 from async_op.job.waiting import connector
 from async_op.operator.key_columns import columns_of
 from async_op.options import OperatorOptions
+from async_op.shared_objects import for_one_run
 from async_op.threads.own_thread import on_own_thread
 from keygroups.representation import counted, short
 from keygroups.safe_text import described
@@ -139,14 +140,15 @@ async def _partitions(it: JobSituation) -> str:
     """Return how many partitions the source has; raises what a run would raise for them."""
     await on_own_thread(it.positions.restore, it.latest, it.parallelism)
     known = it.positions.known()
-    with connector(f"looking at {type(it.source).__name__}"):
-        await to_await(it.source, "open", it.source.open())
+    looking = connector(f"looking at {type(it.source).__name__}")
+    with looking, for_one_run(it.source, for_another_run) as source:  # a run of another job may have the object
+        await to_await(source, "open", source.open())
         try:
             if known:
-                await to_await(it.source, "restore", it.source.restore(known))
-            found = await listed(it.source)
+                await to_await(source, "restore", source.restore(known))
+            found = await listed(source)
         finally:
-            await closed(it.source)
+            await closed(source)
     new = sum(name not in known for name in found)
     return f"{counted(len(found), 'partition')}{f', {new} of them new' if known and new else ''}"
 

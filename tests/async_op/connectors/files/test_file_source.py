@@ -43,7 +43,7 @@ from async_op.connectors.files.access import FileAccess
 from async_op.connectors.files.listing import _matches
 from keygroups import ConfigError
 from tests.async_op.connectors.kit import everything_of, first_items, items_of, listed, next_items, values_of
-from tests.async_op.job.kit import Epochs, new_job, same
+from tests.async_op.job.kit import Epochs, new_job, running, same
 from tests.async_op.kit import records_in
 from tests.quick import few_are_quick, first_are_quick
 
@@ -127,6 +127,17 @@ async def test_a_source_that_a_job_has_read_is_as_new_for_the_next_one(tmp_path:
     file.unlink()
     with pytest.raises(FileMissing):
         await new_job(source, same, Epochs()).run()
+
+
+async def test_a_source_that_a_job_reads_is_looked_at_by_another_one_without_a_change(tmp_path: Path) -> None:
+    (tmp_path / "1.jsonl").write_bytes(lines(1))
+    source, sink = FileSource(tmp_path / "*.jsonl", "json", bounded=False, poll_interval=0.05), Epochs()
+    async with running(new_job(source, same, sink)) as task:
+        await sink.have(1)
+        assert not (await new_job(source, same, Epochs()).explain()).findings
+        (tmp_path / "1.jsonl").write_bytes(lines(1) + lines(2))
+        await sink.have(2)
+        assert not task.done()
 
 
 async def test_links_count_as_what_they_lead_to(tmp_path: Path) -> None:
