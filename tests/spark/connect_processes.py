@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import subprocess
 import sys
@@ -34,17 +35,31 @@ def told(process: subprocess.Popen[str]) -> Any:
 
 
 def patient(start: Callable[..., None]) -> Callable[..., None]:
-    """Start again while the machine is too busy to start a worker within the ten seconds that Spark gives it."""
+    """Start again while the machine is too busy to start a worker within the ten seconds that Spark gives it.
+
+    A worker needs two seconds of a processor. Tests that run at the same time start theirs one after the other, because
+    together they would all be late, again and again.
+    """
 
     def started(*arguments: Any) -> None:
-        for _ in range(30):
+        for attempt in range(15):
             try:
-                return start(*arguments)
+                with _alone():
+                    return start(*arguments)
             except WorkerLate:
-                time.sleep(5)  # the worker that came too late takes processor time until it has seen that
+                # The worker that came too late takes processor time until it has seen that.
+                time.sleep(min(5 * 2**attempt, 60))
         raise AssertionError("the machine is too busy")
 
     return started
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Wait until no other client is in here; the end of a client lets the next one in, too."""
+    with Path(__file__).open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @contextmanager
