@@ -148,10 +148,10 @@ class Sink(ABC, Generic[T]):
         return self
 
     def for_another_run(self) -> Sink[T]:
-        """Return the sink for a run that begins while another one uses this object; by default this object.
+        """Return a sink for a run that begins while another one uses this object; by default this object.
 
-        A sink that keeps something of a run, such as a connection or the attributes above, returns a copy without it.
-        Then jobs that run at the same time may be given one object.
+        A sink that keeps something of a run, such as a connection or the attributes above, returns a copy. Then jobs
+        that run at the same time may be given one object. Each run asks for the copy before it opens the sink.
         """
         return self
 

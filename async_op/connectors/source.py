@@ -227,10 +227,10 @@ class Source(ABC, Generic[T]):
         return None
 
     def for_another_run(self) -> Source[T]:
-        """Return the source for a run that begins while another one uses this object; by default this object.
+        """Return a source for a run that begins while another one uses this object; by default this object.
 
-        A source that keeps something of a run, such as a connection, returns a copy without it. Then jobs that run at
-        the same time may be given one object.
+        A source that keeps something of a run, such as a connection, returns a copy. Then jobs that run at the same
+        time may be given one object. Each run asks for the copy before it opens the source.
         """
         return self
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from async_op.connectors.conformance import closed, for_another_run, to_await
+from async_op.connectors.conformance import closed, to_await
 from async_op.connectors.sink import Sink
 from async_op.connectors.source import Source
 from async_op.epochs.looking import found_at_targets
@@ -30,7 +30,7 @@ from async_op.job.step import Step
 from async_op.job.waiting import connector
 from async_op.operator.key_columns import columns_of
 from async_op.options import OperatorOptions
-from async_op.shared_objects import for_one_run
+from async_op.shared_objects import Use
 from async_op.threads.own_thread import on_own_thread
 from keygroups.representation import counted, short
 from keygroups.safe_text import described
@@ -141,7 +141,7 @@ async def _partitions(it: JobSituation) -> str:
     await on_own_thread(it.positions.restore, it.latest, it.parallelism)
     known = it.positions.known()
     looking = connector(f"looking at {type(it.source).__name__}")
-    with looking, for_one_run(it.source, for_another_run) as source:  # a run of another job may have the object
+    with looking, Use(it.source) as source:  # a run of another job may have the object
         await to_await(source, "open", source.open())
         try:
             if known:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Sequence
-from contextlib import AsyncExitStack, ExitStack, suppress
+from contextlib import AsyncExitStack, nullcontext, suppress
 from dataclasses import replace
 from os import PathLike
 from signal import SIGINT
@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from async_op.cancellation import run_to_end, to_the_end
 from async_op.connectors.arrow_input import ArrowStream
-from async_op.connectors.conformance import check_sinks, for_another_run, letters_sink_of
+from async_op.connectors.conformance import check_sinks, letters_sink_of
 from async_op.connectors.sink import Sink
 from async_op.connectors.source import Source
 from async_op.durations import check_delay, check_positive_delay
@@ -40,7 +40,7 @@ from async_op.job.waiting import told_if_long
 from async_op.operator.key_columns import columns_of, key_getter
 from async_op.operator.key_compatibility import checked_getter
 from async_op.serving.http import serving_job
-from async_op.shared_objects import for_one_run
+from async_op.shared_objects import Use
 from async_op.threads.garbage import rare_collections
 from async_op.threads.own_thread import on_own_thread, running_loop
 from keygroups.arguments import Duration, check_flag, check_instance, check_location
@@ -343,13 +343,10 @@ class Job:
             return delay
 
     async def _run_once(self) -> None:
-        with ExitStack() as run_has:
-            source = run_has.enter_context(for_one_run(self._source, for_another_run))
-            sink = run_has.enter_context(for_one_run(self._sink, for_another_run))
-            letters = self._dead_letters
-            if letters is not None:
-                letters = run_has.enter_context(for_one_run(letters, for_another_run))
-            run = await self._prepare(source, sink, letters)
+        of_letters = nullcontext() if self._dead_letters is None else Use(self._dead_letters)
+        of_source, of_sink = Use(self._source), Use(self._sink)
+        with of_source as source, of_sink as sink, of_letters as dead_letters:
+            run = await self._prepare(source, sink, dead_letters)
             with self._lock:
                 for ask in self._asked:
                     ask(run)

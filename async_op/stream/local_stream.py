@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import AsyncGenerator, AsyncIterable, Collection, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import replace
@@ -21,7 +20,7 @@ from async_op.operator.open_function import end_after_failure
 from async_op.operator.operator import AsyncWaitOperator
 from async_op.operator.subtask_info import SubtaskInfo
 from async_op.options import OperatorOptions
-from async_op.shared_objects import given_back, taken
+from async_op.shared_objects import Use
 from async_op.stream.timestamps import LAST_WATERMARK, Timestamps
 from async_op.threads.read_ahead import read_ahead
 from keygroups.arguments import check_elements, hint_to_call
@@ -67,8 +66,8 @@ class LocalStream:
         """Yield the outputs; closes the operator however the iteration ends."""
         feeder, kept, take = None, self._kept, self._kept.popleft
         # Streams of one program, as in a server for each request, may be given one object, and open it at once.
-        function = taken(self._options.function, copy.copy)
-        self._operator = self._operator_of(function)
+        function = Use(self._options.function)
+        self._operator = self._operator_of(function.own)
         try:
             with heard("opening the function"):
                 await self._operator.open()
@@ -86,14 +85,14 @@ class LocalStream:
                 else:
                     await self._operator.next_change()
         except Exception:
-            await end_after_failure(self._end(feeder), function)
+            await end_after_failure(self._end(feeder), function.own)
             raise
         finally:
             try:
                 with heard("closing the function"):
                     await self._end(feeder)
             finally:
-                given_back(function)
+                function.end()
 
     def _operator_of(self, function: Function) -> _StreamOperator:
         options, info = replace(self._options, function=function), SubtaskInfo(vet=self._vet)

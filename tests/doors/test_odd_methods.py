@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 
 from async_op import AsyncFunction, ExponentialBackoffRetry, Step
 from async_op.connectors import Reached, Sink, Source, Undecodable, UnwritableValue
-from async_op.connectors.conformance import for_another_run
-from async_op.shared_objects import for_one_run
 from keygroups import ConfigError, KeyGroupsError
 from tests.async_op.job.kit import Epochs, new_job, same
 from tests.doors.odd import ODD
@@ -64,9 +62,12 @@ class Retry(ExponentialBackoffRetry):
         super().__init__(3, 0.0, 0.0)
 
 
-SOURCES = [(Numbers, name) for name in ("open", "close", "restore", "partitions", "read", "full_name", "lag")]
+SOURCES = [
+    (Numbers, name)
+    for name in ("open", "close", "restore", "partitions", "read", "full_name", "lag", "for_another_run")
+]
 SINKS = [(kind, name) for kind in (Epochs, Refusing) for name in ("open", "close", "write", "refused")]
-SINKS += [(AwayOnce, "is_transient"), (Epochs, "for_dead_letters")]
+SINKS += [(AwayOnce, "is_transient"), (Epochs, "for_dead_letters"), (Epochs, "for_another_run")]
 POLICIES = [(Retry, name) for name in ("delay_after", "delay_after_error", "delay_after_result")]
 
 
@@ -107,15 +108,6 @@ class Returned:
     def close(self) -> None:
         for one in self._coroutines:
             one.close()
-
-
-@pytest.mark.parametrize("kind", [Numbers, Epochs])
-@given(st.sampled_from(ODD))
-@settings(max_examples=scaled(20), deadline=None)
-def test_what_another_run_is_to_use_is_a_connector(kind: type, odd: Any) -> None:
-    made = type("Odd", (kind,), {"for_another_run": lambda _: odd})()
-    with for_one_run(made, for_another_run), pytest.raises(ConfigError, match="return a copy"):
-        new_job(*((made, same, Epochs()) if kind is Numbers else (Numbers(), same, made))).run_sync()
 
 
 @pytest.mark.parametrize("make", [lambda odd: Undecodable(b"a", odd, ValueError()), Reached], ids=["record", "reached"])

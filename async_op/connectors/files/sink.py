@@ -198,8 +198,8 @@ class FileSink(ShippedSink):
         self.check_target()
         newest = self._newest or 0
         if epoch >= newest:
-            self.note_tried(epoch)
             self._claim()
+            self.note_tried(epoch)
             self._files.replace(name, data)
             self._newest = epoch
             self.was_written = True

@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from async_op.connectors.conformance import closed, for_another_run, letters_sink_of, to_await
+from async_op.connectors.conformance import closed, letters_sink_of, to_await
 from async_op.connectors.epoch_rows import FrameRows
 from async_op.connectors.errors import ConnectorInterrupted
 from async_op.connectors.sink import ShippedSink
@@ -22,7 +22,7 @@ from async_op.connectors.sink import Sink as ConnectorSink
 from async_op.epochs.coordinator import Coordinator
 from async_op.epochs.delivery import Ask, Letters, Note, Pause, RefusedOutputs, SinkDelivery, Steps, Values, mark
 from async_op.epochs.position import BEGINNING, EpochRef, SinkEpochs, SourcePosition
-from async_op.shared_objects import given_back, taken
+from async_op.shared_objects import Use
 from async_op.spark.epoch.job_names import named_jobs
 from async_op.spark.errors import CalledInSink
 from async_op.spark.parquet_folder import ParquetFolder
@@ -245,8 +245,10 @@ class _ShippedDelivery(SinkDelivery):
     def __init__(
         self, coordinator: Coordinator, lineage: str, sink: ShippedSink, hurry: threading.Event, epochs: SinkEpochs
     ) -> None:
-        letters = None if sink.dead_letters is None else taken(letters_sink_of(sink.dead_letters), for_another_run)
-        super().__init__(coordinator, lineage, taken(sink, for_another_run), letters, epochs)
+        given = [sink] if sink.dead_letters is None else [sink, letters_sink_of(sink.dead_letters)]
+        self._uses = [Use(one) for one in given]
+        own = [use.own for use in self._uses]
+        super().__init__(coordinator, lineage, own[0], own[1] if own[1:] else None, epochs)
         self._hurry = hurry
 
     @property
@@ -266,8 +268,8 @@ class _ShippedDelivery(SinkDelivery):
         for sink in (self._sink, self._dead_letters):
             if isinstance(sink, ShippedSink):
                 sink.disconnect()
-            if sink is not None:
-                given_back(sink)
+        for use in self._uses:
+            use.end()
 
     def deliver(self, frame: DataFrame, epoch: Delivered) -> None:
         """Give an epoch to the sink."""

@@ -8,8 +8,7 @@ import pickle
 import pytest
 
 from async_op.connectors import ConnectorNotInstalled, Sink, Source
-from async_op.connectors.conformance import for_another_run
-from async_op.shared_objects import given_back, taken
+from async_op.shared_objects import Use
 
 
 class Empty(Source[int]):
@@ -33,24 +32,34 @@ async def test_opening_and_closing_may_be_left_out() -> None:
 
 def test_connectors_of_users_are_shared_unless_they_say_otherwise() -> None:
     for connector in (Empty(), Forgetful()):
-        assert [taken(connector, for_another_run) for _ in "ab"] == [connector, connector]
-        given_back(connector)
+        with Use(connector) as first, Use(connector) as second:
+            assert first is second is connector
 
 
 class OfOneRun(Forgetful):
+    client: object = None
+
     def for_another_run(self) -> OfOneRun:
         return copy.copy(self)
 
 
 def test_runs_at_the_same_time_have_objects_of_their_own() -> None:
     sink = OfOneRun()
-    first, second, third = (taken(sink, for_another_run) for _ in range(3))
-    assert first is sink
-    assert len({id(first), id(second), id(third)}) == 3
-    given_back(second)
-    assert taken(sink, for_another_run) is not sink
-    given_back(first)
-    assert taken(sink, for_another_run) is sink
+    uses = [Use(sink)]
+    sink.client = "connected"
+    uses += [Use(sink) for _ in range(2)]
+    assert [use.own is sink for use in uses] == [True, False, False]
+    assert [use.own.client for use in uses] == ["connected", None, None]
+    assert uses[1].own is not uses[2].own
+    uses[1].end()
+    assert Use(sink).own is not sink
+    uses[0].end()
+    assert Use(sink).own is sink
+
+
+def test_the_use_of_a_run_that_was_forgotten_has_ended() -> None:
+    sink = OfOneRun()
+    assert [Use(sink).own is sink for _ in range(2)] == [True, True]
 
 
 def test_a_source_has_no_end_unless_it_says_so() -> None:

@@ -93,10 +93,10 @@ class WithClient(AsyncFunction):
 
     def __init__(self) -> None:
         self.begun: list[int] = []
-        self.client: set[str] = set()
+        self.client: set[str] | None = None
 
     async def open(self, runtime: Any) -> None:
-        self.client = {"connected"}
+        self.client = self.client or {"connected"}
 
     async def async_invoke(self, value: asyncio.Event, ctx: Any) -> list[int]:
         self.begun.append(id(self))
@@ -105,6 +105,7 @@ class WithClient(AsyncFunction):
         return [id(self)]
 
     async def close(self) -> None:
+        assert self.client is not None
         self.client.clear()
 
 
