@@ -6,7 +6,7 @@ import threading
 
 
 def threads_since(before: set[threading.Thread]) -> list[threading.Thread]:
-    """Return the threads that were started since, without those of a Spark session of the same process.
+    """Return the threads that were started since, except the threads that a Spark session has started in this process.
 
     Its JVM opens a connection whenever it has collected garbage, and py4j starts a thread for each.
     """

@@ -160,8 +160,8 @@ class FileSink(ShippedSink):
     def _check_owner(self, *, has_epochs: bool) -> None:
         owner = self._files.content(self._owner_file) if self.lineage else None
         self._is_claimed = owner == self.lineage.encode()
-        is_nobodys = owner is None and (self.was_written or not has_epochs)
-        if self.lineage and not self._is_claimed and not is_nobodys:
+        is_unclaimed = owner is None and (self.was_written or not has_epochs)
+        if self.lineage and not self._is_claimed and not is_unclaimed:
             raise self._taken()
 
     def _claim(self) -> None:

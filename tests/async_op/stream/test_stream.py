@@ -101,7 +101,7 @@ class WithClient(AsyncFunction):
     async def async_invoke(self, value: asyncio.Event, ctx: Any) -> list[int]:
         self.begun.append(id(self))
         await value.wait()
-        assert self.client, "it was closed by somebody else"
+        assert self.client, "another stream has closed it"
         return [id(self)]
 
     async def close(self) -> None:
